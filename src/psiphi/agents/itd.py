@@ -1,0 +1,432 @@
+"""Inverse temporal-difference learning (ITD), the paper's algorithm 1: what does each demonstrator want, and what follows from it?
+
+Given demonstrations of K agents without rewards, ITD finds cumulants phi(s, a) that all share, successor features psi_k(s, a) and
+preferences w_k, such that softmax(psi_k.w_k) imitates agent k (BC-Q) and psi_k is the discounted sum of phi along its behaviour
+(inverse TD). phi.w_k is then agent k's reward. Everything that is not in the paper is a config field that says so and can be switched off.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from psiphi import losses, optim, replay, tasks
+from psiphi.nets import PsiPhiNet, TorsoName
+from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+
+
+@dataclass(frozen=True)
+class ITDConfig:
+    """The default is what works best on CoinGrid; `paper()` is the paper's losses, alternation and table of hyperparameters."""
+
+    num_cumulants: int = 4
+    """d, the number of cumulants (paper: 4 on CoinGrid, 8 on Highway, 64 on FruitBot)."""
+    gamma: float = 0.9
+    """Discount factor (paper: 0.9 on CoinGrid)."""
+    ensemble: int = 2
+    """Successor features per head (paper: 2)."""
+    torso: TorsoName = "auto"
+    """What reads the observation."""
+    torso_hidden: tuple[int, ...] = (256, 256)
+    """Dense layers of the torso."""
+    phi_hidden: tuple[int, ...] = (128, 128)
+    """Hidden layers of the cumulants."""
+    psi_hidden: tuple[int, ...] = (128,)
+    """Hidden layers of each successor-feature head."""
+    share_torso: bool = False
+    """Whether phi reads the successor features' torso (paper) or has one of its own."""
+    learning_rate: float = 1e-3
+    """Adam's rate (paper: 1e-4 on CoinGrid)."""
+    cosine: bool = True
+    """Extension: let the rate fall along a cosine over `updates`; off: constant (paper)."""
+    clip: float = 10.0
+    """Extension: clip the gradient's global norm; 0: don't (paper)."""
+    updates: int = 5_000
+    """Length of the schedules (rate, sparsity ramp) in updates."""
+    batch: int = 64
+    """Demonstrated steps per demonstrator and update (paper: 64)."""
+    alternate: bool = False
+    """Two steps per update, BC-Q then ITD, each with its own Adam (paper), or one step on the weighted sum."""
+    bc_weight: float = 0.3
+    """Weight of BC-Q (paper: 1)."""
+    l1_weight: float = 0.01
+    """Weight of |w|_1 (paper: 0.05)."""
+    itd_weight: float = 10.0
+    """Weight of inverse TD (paper: 1)."""
+    beta: float = 20.0
+    """Extension: fixed inverse temperature of the demonstrators, with |w_k| = 1; 0: |w_k| is learned and plays that part (paper)."""
+    axis_preferences: bool = True
+    """Extension: start each w_k on an axis of its own. Rotating (phi, psi, w) changes nothing else, so this only fixes the frame."""
+    cross_policy: float = 10.0
+    """Extension: weight of expected-SARSA TD of *every* policy on transitions of anybody; 0: off (paper)."""
+    cross_policy_on: Literal["experience", "pooled"] = "experience"
+    """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations."""
+    cross_batch: int = 256
+    """Transitions per update for the above."""
+    universal: float = 10.0
+    """Extension: weight of Q-learning, in imagination, of one more psi that serves every mixture of the demonstrators' rewards; 0: off."""
+    anchor: float = 10.0
+    """Extension: weight of psi_k.w_k = 0 where a demonstration truly ends; 0: off (paper)."""
+    sparsity: float = 0.6
+    """Extension: weight of the sparse-reward prior that picks one among rewards equal up to shaping; 0: off (paper)."""
+    sparsity_scale: float = 5.0
+    """Its scale: log(1 + scale |phi.w_k|)."""
+    sparsity_ramp: float = 0.5
+    """It grows from 0 to its full weight over this part of `updates`."""
+    closing: float = 0.4
+    """Extension: over this last part of `updates` phi and w are held fixed and psi is fitted to them without BC-Q's noise; 0: off."""
+    ema: float = 0.02
+    """Extension: targets, and the network that is deployed, follow by a moving average at this rate; 0: periodic copies (paper)."""
+    target_period: int = 1_000
+    """Updates between copies where `ema` is 0 (paper: 1000 on CoinGrid)."""
+    mirror: bool = True
+    """Extension: show half of each batch through the environment's symmetry, if it declares one."""
+    replay_size: int = 40_000
+    """How many of the ego's steps are remembered."""
+    num_envs: int = 8
+    """Environments that fill the replay side by side; the loop's number."""
+
+
+def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a frozen value
+    """The paper's CoinGrid column, and nothing it does not print."""
+    return replace(
+        config,
+        num_cumulants=4, gamma=0.9, ensemble=2, torso="impala-shallow", torso_hidden=(256,), phi_hidden=(256, 128), psi_hidden=(512, 256),
+        share_torso=True, learning_rate=1e-4, cosine=False, clip=0.0, batch=64, alternate=True, bc_weight=1.0, l1_weight=0.05,
+        itd_weight=1.0, beta=0.0, axis_preferences=False, cross_policy=0.0, universal=0.0, anchor=0.0, sparsity=0.0, closing=0.0,
+        ema=0.0, target_period=1_000, mirror=False,
+    )  # fmt: skip
+
+
+class State(NamedTuple):
+    """All that ITD knows: the two networks, its optimisers, and what it remembers."""
+
+    net: PsiPhiNet
+    target: PsiPhiNet
+    optimiser: Any
+    demos: Demos
+    seen: Array
+    """Steps of each demonstrator ever added; the ring of demonstrations overwrites its oldest."""
+    experience: Any
+    count: Array
+
+
+class Predictions(NamedTuple):
+    """One forward pass over a batch of demonstrations ``[K, B]`` and, where cross-policy evaluation is on, of transitions ``[X]``."""
+
+    psi: Float[Array, "K B E A d"]
+    phi: Float[Array, "K B A d"]
+    end_psi: Float[Array, "K B E A d"]
+    next_psi: Float[Array, "K B E A d"]
+    cross_psi: Float[Array, "X K E A d"]
+    cross_phi: Float[Array, "X A d"]
+    cross_next_psi: Float[Array, "X K E A d"]
+    here: Float[Array, "X f"]
+    """Features of the transitions' states, the online network's ..."""
+    there: Float[Array, "X f"]
+    """... and of their next states, the target's."""
+
+
+def preferences(config: ITDConfig, w: Float[Array, "heads d"]) -> Float[Array, "heads d"]:
+    """The preferences in use: of unit length where the inverse temperature is fixed; 1 in the paper's single-task setting, K = d = 1."""
+    if w.shape == (1, 1):
+        return jnp.ones_like(w)
+    return w / jnp.linalg.norm(w, axis=-1, keepdims=True) if config.beta else w
+
+
+def inverse_temperature(config: ITDConfig) -> float:
+    return config.beta or 1.0
+
+
+def demonstrators(net: PsiPhiNet, agents: int) -> PsiPhiNet:
+    """The network with the demonstrators' heads only."""
+    return eqx.tree_at(lambda n: (n.psi_heads, n.w), net, jax.tree.map(lambda x: x[:agents], (net.psi_heads, net.w)))
+
+
+def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition) -> Predictions:
+    """Everything the losses compare. One torso pass for the online network, one for the target."""
+    agents, batch = demo.action.shape
+    flat = lambda x: x.reshape(agents * batch, *x.shape[2:])  # noqa: E731
+    fold = lambda x: x.reshape(agents, batch, *x.shape[1:])  # noqa: E731
+    parts = [agents * batch, 2 * agents * batch]
+    now, end, here = jnp.split(net.features(jnp.concatenate([flat(demo.obs), flat(demo.next_obs), cross.obs])), parts)
+    later, there = jnp.split(target.features(jnp.concatenate([flat(demo.next_obs), cross.next_obs])), parts[:1])
+    return Predictions(
+        psi=net.own_psi(fold(now)),
+        phi=fold(net.phi(flat(demo.obs), now)),
+        end_psi=net.own_psi(fold(end)),
+        next_psi=target.own_psi(fold(later)),
+        cross_psi=net.psi(here),
+        cross_phi=net.phi(cross.obs, here),
+        cross_next_psi=target.psi(there),
+        here=here,
+        there=there,
+    )
+
+
+def imitation(config: ITDConfig, p: Predictions, w: Array, demo: Demonstration) -> Array:
+    """L_BC-Q, averaged over demonstrators, steps and ensemble."""
+    per_member = jax.vmap(losses.bc_q, (0, None, None, None))
+    per_step = jax.vmap(per_member, (0, None, 0, None))
+    return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(p.psi, w, demo.action, inverse_temperature(config)))
+
+
+def consistency(config: ITDConfig, p: Predictions, demo: Demonstration) -> Array:
+    """L_ITD. A step whose next action nobody saw says nothing, unless the demonstration truly ended there."""
+
+    def one(psi: Array, phi: Array, next_psi: Array, d: Demonstration) -> Array:
+        error = jax.vmap(losses.itd, (0, None, 0, None))
+        return jnp.mean(
+            jax.vmap(losses.squared)(error(psi[:, d.action], phi[d.action], next_psi[:, d.next_action], config.gamma * d.discount))
+        )
+
+    known = (demo.next_action != NO_ACTION) | (demo.discount == 0)
+    return jnp.mean(known * jax.vmap(jax.vmap(one))(p.psi, p.phi, p.next_psi, demo))
+
+
+def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transition, weight: Array) -> Array:
+    """Every demonstrator's psi on anybody's transition; each ensemble member is evaluated under the policy of its neighbour."""
+
+    def one(psi: Array, phi: Array, next_psi: Array, w_k: Array, c: Transition) -> Array:
+        policy = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ w_k)
+        error = jax.vmap(losses.cross_policy, (0, None, 0, 0, None))
+        return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi[c.action], next_psi, policy, config.gamma * c.discount)))
+
+    per_head = jax.vmap(one, (0, None, 0, 0, None))
+    return jnp.mean(weight[:, None] * jax.vmap(per_head, (0, 0, 0, None, 0))(p.cross_psi, p.cross_phi, p.cross_next_psi, w, cross))
+
+
+def imagination(
+    config: ITDConfig, net: PsiPhiNet, target: PsiPhiNet, p: Predictions, w: Array, demo: Demonstration, cross: Transition, key: Array
+) -> Array:
+    """Q-learning of the universal head on rewards that nobody gave: a transition serves a random mixture of the demonstrators' wishes.
+
+    The next action is the best that the universal head or any demonstrator's offers for that mixture, as the neighbouring ensemble
+    member sees it. phi is held fixed: imagination must not bend what the demonstrations say.
+    """
+    own = jnp.einsum("kbd,kd->kb", taken(p.phi, demo.action), w)
+    units = jax.vmap(tasks.reward_unit, (0, None))(own, jnp.ones(own.shape[1]))
+    basis = jax.lax.stop_gradient(tasks.in_reward_units(w, units))
+    mixture = jax.random.normal(key, (cross.action.shape[0], w.shape[0]))
+    mixture = mixture / jnp.linalg.norm(mixture, axis=1, keepdims=True)
+    psi = net.universal_psi(p.here, mixture)
+    next_psi = jnp.concatenate([p.cross_next_psi, target.universal_psi(p.there, mixture)[:, None]], axis=1)
+
+    def one(psi: Array, phi: Array, next_psi: Array, task: Array, c: Transition) -> Array:
+        values = jnp.roll(next_psi, 1, axis=1) @ task  # [heads, E, A]
+        best = jnp.argmax(jnp.swapaxes(values, 0, 1).reshape(values.shape[1], -1), axis=1)
+        by_choice = jnp.swapaxes(next_psi, 0, 1).reshape(values.shape[1], -1, next_psi.shape[-1])
+        chosen = jnp.take_along_axis(by_choice, best[:, None, None], axis=1)[:, 0]
+        error = jax.vmap(losses.td_psi, (0, None, 0, None))
+        return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi[c.action], chosen, config.gamma * c.discount)))
+
+    return jnp.mean(jax.vmap(one)(psi, jax.lax.stop_gradient(p.cross_phi), next_psi, mixture @ basis, cross))
+
+
+def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
+    """Nothing is left to gain where a demonstration truly ends."""
+    per_step = jax.vmap(jax.vmap(losses.terminal_anchor, (0, None)), (0, None))
+    left = jax.vmap(per_step)(p.end_psi, w)
+    return jnp.mean((demo.discount == 0)[..., None, None] * jnp.square(left))
+
+
+def sparseness(config: ITDConfig, p: Predictions, w: Array, cross: Transition) -> Array:
+    """The sparse-reward prior on every demonstrator's reward, at transitions of anybody.
+
+    Not at the demonstrators' own steps: there the shaping that hides a reward (minus the value) looks sparser than the reward itself.
+    """
+    rewards = taken(p.cross_phi, cross.action) @ w.T
+    per_pair = jax.vmap(jax.vmap(losses.sparse, (0, None)), (0, None))
+    return jnp.mean(per_pair(rewards, config.sparsity_scale))
+
+
+def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, "... d"]:
+    return jnp.take_along_axis(per_action, action[..., None, None], axis=-2)[..., 0, :]
+
+
+def joint_loss(
+    net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, count: Array, key: Array, config: ITDConfig
+) -> tuple[Array, Metrics]:
+    """The weighted sum of all terms, and each of them."""
+    learning = count < (1 - config.closing) * config.updates
+    ramp = jnp.clip(count / max(config.sparsity_ramp * config.updates, 1), 0, 1)
+    p, w = predict(net, target, demo, cross), preferences(config, net.w)
+    hold = lambda x: jnp.where(learning, x, jax.lax.stop_gradient(x))  # noqa: E731
+    p, w = p._replace(phi=hold(p.phi), cross_phi=hold(p.cross_phi)), hold(w)
+    terms = {
+        "bc_q": (config.bc_weight, lambda: learning * imitation(config, p, w, demo)),
+        "l1": (config.l1_weight, lambda: jnp.mean(jax.vmap(losses.l1)(w))),
+        "itd": (config.itd_weight, lambda: consistency(config, p, demo)),
+        "cross_policy": (config.cross_policy, lambda: cross_evaluation(config, p, w, cross, weight)),
+        "universal": (config.universal, lambda: imagination(config, net, target, p, w, demo, cross, key)),
+        "anchor": (config.anchor, lambda: anchoring(p, w, demo)),
+        "sparsity": (config.sparsity, lambda: learning * ramp * sparseness(config, p, w, cross)),
+    }
+    values = {name: (weight, term()) for name, (weight, term) in terms.items() if weight}
+    total = sum((weight * value for weight, value in values.values()), start=jnp.zeros(()))
+    return total, {name: value for name, (_, value) in values.items()} | diagnostics(p, w, demo)
+
+
+def diagnostics(p: Predictions, w: Array, demo: Demonstration) -> Metrics:
+    """What tells, without labels, whether phi means anything.
+
+    `rank` is the effective number of directions phi uses. `signal` is the inferred reward's root mean square on each demonstrator's own
+    steps over the spread of its values: shaping that cancels the reward along its own paths brings it to zero.
+    """
+    values = jnp.einsum("kbead,kd->kbea", p.psi, w)
+    reward = jnp.einsum("kbd,kd->kb", taken(p.phi, demo.action), w)
+    spread = jnp.std(values.reshape(values.shape[0], -1), axis=1)
+    signal = jnp.sqrt(jnp.mean(jnp.square(reward), axis=1)) / (spread + 1e-8)
+    flat = p.phi.reshape(-1, p.phi.shape[-1])
+    power = jnp.linalg.eigvalsh(jnp.cov(flat.T, bias=True).reshape(flat.shape[1], -1))
+    share = jnp.maximum(power, 0) / (jnp.sum(jnp.maximum(power, 0)) + 1e-12)
+    rank = jnp.exp(-jnp.sum(share * jnp.log(share + 1e-12)))
+    hit = jnp.argmax(values, axis=-1) == demo.action[..., None]
+    return {"accuracy": jnp.mean(hit), "rank": rank, "signal": jnp.min(signal)}
+
+
+def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
+    """The demonstrators' own steps as if they were anybody's, for cross-policy evaluation from logs alone, and the weight of each.
+
+    Where one demonstrator has reached its goal and left, another would have gone on: such a step says nothing of the others.
+    """
+    flat = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])[:batch]  # noqa: E731 - takes of every demonstrator alike
+    action = flat(demo.action)
+    goes_on = flat(demo.discount)
+    blank = jnp.zeros(action.shape)
+    return Transition(flat(demo.obs), action, blank, goes_on, flat(demo.next_obs), blank.astype(bool)), goes_on
+
+
+def initial_net(config: ITDConfig, spec: EnvSpec, agents: int, heads: int, key: Array) -> PsiPhiNet:
+    net = PsiPhiNet(
+        spec,
+        heads=heads,
+        ensemble=config.ensemble,
+        num_cumulants=config.num_cumulants,
+        torso_name=config.torso,
+        torso_hidden=config.torso_hidden,
+        phi_hidden=config.phi_hidden,
+        psi_hidden=config.psi_hidden,
+        share_torso=config.share_torso,
+        mixture=agents if config.universal else 0,
+        key=key,
+    )
+    if not config.axis_preferences:
+        return net
+    axes = jnp.eye(config.num_cumulants)[jnp.arange(heads) % config.num_cumulants]
+    return eqx.tree_at(lambda n: n.w, net, axes + 0.1 * net.w)
+
+
+def make_optimiser(config: ITDConfig):
+    return optim.adam(config.learning_rate, clip=config.clip, cosine_steps=config.updates if config.cosine else 0)
+
+
+def next_target(config: ITDConfig, target: PsiPhiNet, net: PsiPhiNet, count: Array) -> PsiPhiNet:
+    return optim.follow(target, net, config.ema) if config.ema else optim.refresh(target, net, count, config.target_period)
+
+
+def deployed(config: ITDConfig, state: Any) -> PsiPhiNet:
+    """The network to use: the moving average where there is one."""
+    return state.target if config.ema else state.net
+
+
+def uses_anybodys_steps(config: ITDConfig) -> bool:
+    return bool(config.cross_policy or config.universal or config.sparsity)
+
+
+def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array) -> tuple[Demonstration, Transition, Array]:
+    """A batch of demonstrations ``[K, B]``, a batch of anybody's transitions ``[X]`` and the weights of the latter."""
+    demo_key, cross_key, mirror_demo_key, mirror_cross_key = jax.random.split(key, 4)
+    demo = replay.sample_demonstrations(state.demos, demo_key, config.batch)
+    if config.mirror:
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), demo)
+        turned = replay.mirror(spec, flat, mirror_demo_key)
+        demo = jax.tree.map(lambda x, like: x.reshape(like.shape), turned, demo)
+    if not uses_anybodys_steps(config) or config.cross_policy_on == "pooled":
+        return demo, *pooled(demo, config.cross_batch if uses_anybodys_steps(config) else 0)
+    steps = experience.sample(state.experience, cross_key).experience
+    cross = jax.tree.map(lambda x: x[:, 0], steps)
+    cross = replay.mirror(spec, cross, mirror_cross_key) if config.mirror else cross
+    return demo, cross, jnp.ones(cross.action.shape)
+
+
+def append(state: Any, agent: Int[Array, " n"], steps: Demonstration) -> Any:
+    """Online demonstrations: add `steps[i]` of demonstrator `agent[i]` (-1: nobody) to what the state remembers."""
+    demos, seen = replay.add_demonstrations(state.demos, agent, steps, state.seen)
+    return state._replace(demos=demos, seen=seen)
+
+
+def alternating_step(
+    config: ITDConfig, optimiser: Any, agents: int, state: Any, demo: Demonstration, cross: Transition
+) -> tuple[PsiPhiNet, Any, Metrics]:
+    """Algorithm 1 as printed: BC-Q (with L1 on w) for psi and w, then ITD for phi and psi, each with its own Adam."""
+
+    def imitate(net: PsiPhiNet) -> tuple[Array, Metrics]:
+        p = predict(demonstrators(net, agents), target, demo, cross)
+        w = preferences(config, net.w[:agents])
+        bc, l1 = imitation(config, p, w, demo), jnp.sum(jax.vmap(losses.l1)(w))
+        return config.bc_weight * bc + config.l1_weight * l1, {"bc_q": bc, "l1": l1} | diagnostics(p, w, demo)
+
+    def explain(net: PsiPhiNet) -> tuple[Array, Metrics]:
+        itd = consistency(config, predict(demonstrators(net, agents), target, demo, cross), demo)
+        return config.itd_weight * itd, {"itd": itd}
+
+    target = demonstrators(state.target, agents)
+    first, second = state.optimiser[:2]
+    gradients, bc_metrics = jax.grad(imitate, has_aux=True)(state.net)
+    net, first = optim.step(optimiser, gradients, first, state.net)
+    gradients, itd_metrics = jax.grad(explain, has_aux=True)(net)
+    net, second = optim.step(optimiser, gradients, second, net)
+    return net, (first, second), bc_metrics | itd_metrics
+
+
+def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
+    """ITD as an agent. While it learns it explores at random and ignores rewards; judged, it imitates demonstrators in turn."""
+    optimiser = make_optimiser(config)
+    experience = replay.make_experience(num_envs=config.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1)
+
+    def init(key: Array, demos: Demos | None) -> State:
+        assert demos is not None
+        net = initial_net(config, spec, num_demonstrators, num_demonstrators, key)
+        optimiser_state = optim.start(optimiser, net)
+        return State(
+            net=net,
+            target=net,
+            optimiser=(optimiser_state, optimiser_state) if config.alternate else optimiser_state,
+            demos=demos,
+            seen=demos.count,
+            experience=experience.init(replay.blank_transition(spec)),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+    def act(state: State, obs: Array, key: Array) -> Array:
+        return jax.random.randint(key, obs.shape[:1], 0, spec.num_actions)
+
+    def observe(state: State, rollout: Transition) -> State:
+        return state._replace(experience=replay.remember(experience, state.experience, rollout))
+
+    def update(state: State, key: Array) -> tuple[State, Metrics]:
+        sample_key, mixture_key = jax.random.split(key)
+        demo, cross, weight = sample(config, spec, experience, state, sample_key)
+        if config.alternate:
+            net, optimiser_state, metrics = alternating_step(config, optimiser, num_demonstrators, state, demo, cross)
+        else:
+            gradients, metrics = jax.grad(joint_loss, has_aux=True)(
+                state.net, state.target, demo, cross, weight, state.count, mixture_key, config
+            )
+            net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
+        count = state.count + 1
+        target = next_target(config, state.target, net, count)
+        return state._replace(net=net, target=target, optimiser=optimiser_state, count=count), metrics
+
+    def policy(state: State, obs: Array, key: Array) -> Array:
+        net = deployed(config, state)
+        values = jnp.einsum("bkead,kd->bkea", net.psi(net.features(obs)), preferences(config, net.w))
+        whose = jnp.arange(obs.shape[0]) % num_demonstrators
+        return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
+
+    return Agent(init, act, observe, update, policy)

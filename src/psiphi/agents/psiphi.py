@@ -1,0 +1,225 @@
+"""PsiPhi-learning, the paper's algorithm 2: learn a task of one's own faster by reusing what the demonstrators know.
+
+ITD learns the demonstrators' psi_k, w_k and the shared phi from demonstrations. The ego's rewards ground phi (L_R), its own psi is
+learned by L_Q and L_TD-psi, and it acts by generalised policy improvement over everybody's psi under its own preferences w_ego,
+which are re-inferred by least squares before every update. The ego is the last head.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from psiphi import gpi, losses, optim, replay, tasks
+from psiphi.agents import itd
+from psiphi.agents.itd import ITDConfig
+from psiphi.nets import PsiPhiNet
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+
+
+@dataclass(frozen=True)
+class PsiPhiConfig:
+    """ITD's config and the ego's. The default is what works best; `paper()` is the paper's."""
+
+    itd: ITDConfig = field(default_factory=ITDConfig)
+    """The demonstrators' part, the network, the optimiser and the replay."""
+    n_step: int = 1
+    """Steps of reward before L_Q bootstraps (paper: 8 on CoinGrid)."""
+    batch: int = 256
+    """The ego's transitions per update (paper: 64)."""
+    reward_weight: float = 10.0
+    """Weight of L_R (paper: 1)."""
+    q_weight: float = 10.0
+    """Weight of L_Q (paper: 1)."""
+    td_psi_weight: float = 10.0
+    """Weight of L_TD-psi, on top of the paper's 1/d (paper: 1)."""
+    epsilon: float = 0.1
+    """Share of random actions while learning; 1 until the first reward that is not zero."""
+    gpi_bootstrap: bool = True
+    """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
+    pessimistic_target: bool = True
+    """Extension: bootstrap from the smaller ensemble value; off: each member from itself (paper)."""
+    ego_from_demonstrator: bool = True
+    """Extension: the ego's psi starts as a copy of the first demonstrator's."""
+    task_memory: float = 0.99
+    """How much of the reward statistics survives an update; w_ego is their least-squares solution."""
+    task_ridge: float = 1e-3
+    """Ridge of that least squares."""
+
+
+def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 - a frozen value
+    """The paper's CoinGrid column, and nothing it does not print."""
+    return replace(
+        config, itd=itd.paper(config.itd), n_step=8, batch=64, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0,
+        gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
+    )  # fmt: skip
+
+
+class State(NamedTuple):
+    """ITD's state and the ego's reward statistics."""
+
+    net: PsiPhiNet
+    target: PsiPhiNet
+    optimiser: Any
+    demos: Demos
+    seen: Array
+    experience: Any
+    count: Array
+    task: tasks.Statistics
+
+
+class Ego(NamedTuple):
+    """A batch of the ego's experience: first steps, their n-step folds, and the action that followed where the episode went on."""
+
+    step: Transition
+    fold: Transition
+    next_action: Array
+    has_next: Array
+
+
+def w_ego(net: PsiPhiNet) -> Array:
+    return net.w[-1]
+
+
+def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:
+    """Split sequences ``[B, >= max(n, 2)]`` into what the ego's losses need."""
+    first = jax.tree.map(lambda x: x[:, 0], sequence)
+    folded = replay.n_step(jax.tree.map(lambda x: x[:, : config.n_step], sequence), config.itd.gamma)
+    return Ego(first, folded, sequence.action[:, 1], ~first.last)
+
+
+def infer_task(config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, step: Transition) -> tuple[PsiPhiNet, tasks.Statistics]:
+    """w_ego <- argmin_w L_R(phi, w): least squares on the recent batches, older ones fading because phi moves."""
+    kept = jax.tree.map(lambda x: config.task_memory * x, task)
+    phi = itd.taken(net.phi(step.obs), step.action)
+    task = tasks.observe_batch(kept, phi, step.reward)
+    return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(tasks.solve(task, config.task_ridge * task.count))), task
+
+
+def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig) -> tuple[Array, Metrics]:
+    """L_R + L_Q + L_TD-psi / d. w_ego gets no gradient: it is inferred."""
+    w = jax.lax.stop_gradient(w_ego(net))
+    features = net.features(ego.step.obs)
+    phi = itd.taken(net.phi(ego.step.obs, features), ego.step.action)
+    psi = net.psi(features)[:, -1]  # [B, E, A, d]
+    mine = jnp.take_along_axis(psi, ego.step.action[:, None, None, None], axis=2)[:, :, 0]
+    one_next = target.psi(target.features(ego.step.next_obs))
+    n_next = one_next if config.n_step == 1 else target.psi(target.features(ego.fold.next_obs))
+    value_next = bootstrap_value(config, n_next, w)
+    psi_next = bootstrap_psi(config, one_next, w, ego.next_action)
+    r = jax.vmap(losses.reward, (0, None, 0))(phi, w, ego.step.reward)
+    per_member = jax.vmap(losses.q, (0, None, None, None, 0))
+    q = jax.vmap(per_member, (0, None, 0, 0, 0))(mine, w, ego.fold.reward, ego.fold.discount, value_next)
+    error = jax.vmap(jax.vmap(losses.td_psi, (0, None, 0, None)))
+    td = error(mine, jax.lax.stop_gradient(phi), psi_next, config.itd.gamma * ego.step.discount)
+    known = jnp.ones_like(ego.has_next) if config.gpi_bootstrap else ego.has_next | (ego.step.discount == 0)
+    terms = {
+        "reward": jnp.mean(jax.vmap(losses.squared)(r)),
+        "q": jnp.mean(jnp.square(q)),
+        "td_psi": jnp.mean(known[:, None] * jax.vmap(jax.vmap(losses.squared))(td)) / phi.shape[-1],
+    }
+    return config.reward_weight * terms["reward"] + config.q_weight * terms["q"] + config.td_psi_weight * terms["td_psi"], terms
+
+
+def bootstrap_value(config: PsiPhiConfig, next_psi: Array, w: Array) -> Array:
+    """``[B, E]``: the target's max over actions of the ego's value, or of the best over all heads."""
+    values = next_psi @ w  # [B, heads, E, A]
+    values = jnp.max(values, axis=1) if config.gpi_bootstrap else values[:, -1]
+    best = jnp.max(values, axis=-1)
+    return jnp.broadcast_to(jnp.min(best, axis=1, keepdims=True), best.shape) if config.pessimistic_target else best
+
+
+def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: Array) -> Array:
+    """``[B, E, d]``: the target's successor features of the best head at the GPI action, or the ego's at the action it took."""
+    if not config.gpi_bootstrap:
+        return jnp.take_along_axis(next_psi[:, -1], next_action[:, None, None, None], axis=2)[:, :, 0]
+
+    def one(psi: Array) -> Array:
+        values = gpi.head_values(psi, lambda p: p @ w)  # [heads, A]
+        head, action = jnp.unravel_index(jnp.argmax(values), values.shape)
+        return psi[head, :, action]
+
+    return jax.vmap(one)(next_psi)
+
+
+def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
+    """PsiPhi-learning as an agent; with no demonstrators (0) it is Q-learning with successor features."""
+    inner = replace(config.itd, universal=0.0)  # the ego's own head plans for its task
+    optimiser = itd.make_optimiser(inner)
+    experience = replay.make_experience(num_envs=inner.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
+
+    def init(key: Array, demos: Demos | None) -> State:
+        assert demos is not None
+        net = itd.initial_net(inner, spec, num_demonstrators, num_demonstrators + 1, key)
+        if config.ego_from_demonstrator:
+            net = eqx.tree_at(lambda n: n.psi_heads, net, jax.tree.map(lambda x: x.at[-1].set(x[0]), net.psi_heads))
+        net = eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(0.0))
+        start = optim.start(optimiser, net)
+        return State(
+            net=net,
+            target=net,
+            optimiser=(start, start, start) if inner.alternate else start,
+            demos=demos,
+            seen=demos.count,
+            experience=experience.init(replay.blank_transition(spec)),
+            count=jnp.zeros((), jnp.int32),
+            task=tasks.no_experience(inner.num_cumulants),
+        )
+
+    def observe(state: State, rollout: Transition) -> State:
+        return state._replace(experience=replay.remember(experience, state.experience, rollout))
+
+    def act(state: State, obs: Array, key: Array) -> Array:
+        explore_key, action_key = jax.random.split(key)
+        share = jnp.where(state.task.reward_square > 0, config.epsilon, 1.0)
+        random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
+        return jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, policy(state, obs, key))
+
+    def policy(state: State, obs: Array, key: Array) -> Array:
+        net = itd.deployed(inner, state)
+        return jax.vmap(gpi.action, (0, None))(net.psi(net.features(obs)), w_ego(state.net))
+
+    def update(state: State, key: Array) -> tuple[State, Metrics]:
+        demo_key, ego_key = jax.random.split(key)
+        sequence = experience.sample(state.experience, ego_key).experience
+        ego = ego_batch(config, sequence)
+        demo, cross, weight = demonstrations(state, ego, demo_key)
+        net, task = infer_task(config, state.net, state.task, ego.step)
+        step = alternating_step if inner.alternate else joint_step
+        net, optimiser_state, metrics = step(state._replace(net=net), demo, cross, weight, ego, key)
+        count = state.count + 1
+        target = itd.next_target(inner, state.target, net, count)
+        return state._replace(net=net, target=target, optimiser=optimiser_state, count=count, task=task), metrics
+
+    def demonstrations(state: State, ego: Ego, key: Array) -> tuple[Demonstration, Transition, Array]:
+        demo, cross, weight = itd.sample(replace(inner, cross_policy_on="pooled"), spec, experience, state, key)
+        if itd.uses_anybodys_steps(inner) and inner.cross_policy_on == "experience":
+            return demo, ego.step, jnp.ones(ego.step.action.shape)
+        return demo, cross, weight
+
+    def joint_step(
+        state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego, key: Array
+    ) -> tuple[PsiPhiNet, Any, Metrics]:
+        def total(net: PsiPhiNet) -> tuple[Array, Metrics]:
+            others = itd.demonstrators(net, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
+            theirs, their_terms = itd.joint_loss(*others, demo, cross, weight, state.count, key, inner)
+            mine, my_terms = ego_loss(net, state.target, ego, config)
+            return theirs + mine, their_terms | my_terms
+
+        gradients, metrics = jax.grad(total, has_aux=True)(state.net)
+        net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
+        return net, optimiser_state, metrics
+
+    def alternating_step(
+        state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego, key: Array
+    ) -> tuple[PsiPhiNet, Any, Metrics]:
+        """Algorithm 2 as printed: a step of algorithm 1, then one of the ego's losses."""
+        net, theirs, metrics = itd.alternating_step(inner, optimiser, num_demonstrators, state, demo, cross)
+        gradients, terms = jax.grad(ego_loss, has_aux=True)(net, state.target, ego, config)
+        net, mine = optim.step(optimiser, gradients, state.optimiser[2], net)
+        return net, (*theirs, mine), metrics | terms
+
+    return Agent(init, act, observe, update, policy)

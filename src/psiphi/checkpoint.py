@@ -1,0 +1,234 @@
+"""Checkpoints: named arrays and a JSON manifest in a directory, checked before use; reading one never runs code from it.
+
+    run/checkpoint/
+        manifest.json                   format, psiphi version, meta, name/shape/dtype of each array, sha256 of the arrays file
+        arrays-<sha256>.safetensors     the arrays; the file's name is the beginning of its hash
+
+A save is one step as seen from outside: the new arrays are written under their own name beside the old ones, and the checkpoint
+becomes the new one at the instant `manifest.json` is renamed over its predecessor. Interrupted before that instant the old
+checkpoint loads, after it the new one; what an interrupted save left behind is removed by the next. One writer at a time.
+"""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+import psiphi
+from psiphi.errors import UserError
+
+FORMAT = 1
+"""Version of the layout on disk; raised when a psiphi that reads the old one could misread the new one."""
+
+DTYPES = frozenset("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split())
+"""What can be stored: the types that come back from the file as the very numbers that went in."""
+
+
+def save(path: Path, tree: Any, *, meta: dict[str, Any]) -> None:
+    """Write every leaf of `tree` and the JSON-serialisable `meta` to the directory `path`, replacing a checkpoint there atomically.
+
+    Leaves are arrays, typed random keys or Python numbers. Static fields of modules are not leaves: `load` takes them from `like`.
+    """
+    path = Path(path)
+    leaves = _named(tree)
+    arrays = {name: _stored(name, leaf) for name, leaf in leaves.items()}
+    data = safetensors.numpy.save(arrays)
+    manifest = {
+        "format": FORMAT,
+        "psiphi": psiphi.__version__,
+        "meta": meta,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+        "arrays": {name: _description(leaves[name], arrays[name]) for name in leaves},
+    }
+    text = json.dumps(manifest, indent=1)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        arrays_file = _arrays_file(path, manifest)
+        _write(arrays_file, data)
+        _write(path / "manifest.json", text.encode())
+        _remove_leftovers(path, keep=arrays_file)
+    except OSError as error:
+        raise UserError(f"Checkpoint {path} cannot be written: {error.strerror or error}.") from error
+
+
+def load(path: Path, like: Any) -> Any:
+    """Read a checkpoint into the structure of `like`, a pytree of arrays or `jax.ShapeDtypeStruct`s.
+
+    Names, shapes and dtypes must be exactly those of `like`. NumPy arrays and Python numbers in `like` come back as such,
+    everything else as JAX arrays on the default device.
+    """
+    path = Path(path)
+    manifest, arrays = _read(path)
+    wanted = _named(like)
+    _check_names(path, have=set(arrays), want=set(wanted))
+    leaves = [_restored(path, name, leaf, arrays[name], manifest["arrays"][name].get("key")) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The `meta` a checkpoint was saved with; the arrays are not read."""
+    return _read_manifest(Path(path))["meta"]
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint by name, without knowing its structure; random keys appear as their raw data."""
+    return _read(Path(path))[1]
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    """Leaves by their path in the tree, such as ``agent/net/psi/layers/0/weight``; a tree that is one leaf is called ``value``."""
+    named = {}
+    for key_path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(key_path, simple=True, separator="/") or "value"
+        if name in named or name == "__metadata__":  # the latter is reserved by the safetensors format
+            raise ValueError(f"The tree cannot be saved: {name!r} would name two arrays or is reserved; rename the field or key.")
+        named[name] = leaf
+    return named
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _stored(name: str, leaf: Any) -> np.ndarray:
+    # order="C" matters: safetensors writes the memory of a transposed array as it lies, which would permute the numbers.
+    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
+    if array.dtype.name not in DTYPES:
+        raise TypeError(f"The tree cannot be saved: {name!r} is {array.dtype.name}, not one of {', '.join(sorted(DTYPES))}.")
+    return array
+
+
+def _description(leaf: Any, array: np.ndarray) -> dict[str, Any]:
+    description = {"shape": list(array.shape), "dtype": array.dtype.name}
+    return description | {"key": str(jax.random.key_impl(leaf))} if _is_key(leaf) else description
+
+
+def _arrays_file(path: Path, manifest: dict[str, Any]) -> Path:
+    return path / f"arrays-{manifest['sha256'][:16]}.safetensors"
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Write a file so that its name never stands for half of it, not even after a power failure."""
+    partial = file.with_name(file.name + ".partial")
+    with open(partial, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, file)
+    if os.name == "posix":  # elsewhere directories cannot be synced
+        directory = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _remove_leftovers(path: Path, keep: Path) -> None:
+    for file in path.glob("arrays-*.safetensors*"):
+        if file != keep:
+            file.unlink()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The manifest and the arrays it vouches for."""
+    manifest = _read_manifest(path)
+    file = _arrays_file(path, manifest)
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        if _read_manifest(path) != manifest:  # a run saved between our two reads
+            return _read(path)
+        raise UserError(f"Checkpoint {path} lacks its arrays file {file.name}.") from error
+    except OSError as error:
+        raise UserError(f"Checkpoint {path} cannot be read: {error.strerror or error}.") from error
+    if len(data) != manifest["bytes"]:
+        raise UserError(f"Checkpoint {path} is damaged: {file.name} holds {len(data)} bytes, {manifest['bytes']} were written.")
+    if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+        raise UserError(f"Checkpoint {path} is damaged: the sha256 of {file.name} is not the one in manifest.json.")
+    try:
+        arrays = safetensors.numpy.load(data)
+    except (SafetensorError, KeyError) as error:  # KeyError: a type NumPy does not have
+        raise UserError(f"Checkpoint {path} cannot be used: {file.name} is not a safetensors file of NumPy types.") from error
+    found = {name: {"shape": list(array.shape), "dtype": array.dtype.name} for name, array in arrays.items()}
+    if found != {name: {k: v for k, v in entry.items() if k != "key"} for name, entry in manifest["arrays"].items()}:
+        raise UserError(f"Checkpoint {path} is damaged: manifest.json does not describe the arrays in {file.name}.")
+    return manifest, arrays
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise UserError(f"Checkpoint {path} {'is a file, not a directory' if path.exists() else 'does not exist'}.")
+    try:
+        manifest = json.loads((path / "manifest.json").read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"Directory {path} is not a complete checkpoint: it has no manifest.json.") from error
+    except OSError as error:
+        raise UserError(f"Checkpoint {path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"Checkpoint {path} is damaged: manifest.json is not JSON.") from error
+    if not isinstance(manifest, dict) or "format" not in manifest:
+        raise UserError(f"Checkpoint {path} cannot be used: manifest.json is not the manifest of a psiphi checkpoint.")
+    if manifest["format"] != FORMAT:
+        raise UserError(f"Checkpoint {path} has format {manifest['format']!r}, but psiphi {psiphi.__version__} reads format {FORMAT}.")
+    if not _is_complete(manifest):
+        raise UserError(f"Checkpoint {path} is damaged: manifest.json lacks a field or has one of the wrong kind.")
+    return manifest
+
+
+def _is_complete(manifest: dict[str, Any]) -> bool:
+    """Whether the fields the reader relies on are there; the hash is also part of a file name, so it must be nothing but a hash."""
+    sha256, arrays = manifest.get("sha256"), manifest.get("arrays")
+    return (
+        isinstance(sha256, str)
+        and re.fullmatch("[0-9a-f]{64}", sha256) is not None
+        and isinstance(manifest.get("bytes"), int)
+        and isinstance(manifest.get("meta"), dict)
+        and isinstance(arrays, dict)
+        and all(isinstance(entry, dict) for entry in arrays.values())
+    )
+
+
+def _check_names(path: Path, have: set[str], want: set[str]) -> None:
+    problems = [
+        f"{verb} {', '.join(sorted(names)[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for verb, names in [("lacks", want - have), ("has unexpected", have - want)]
+        if names
+    ]
+    if problems:
+        raise UserError(f"Checkpoint {path} does not fit: it {' and '.join(problems)}.")
+
+
+def _restored(path: Path, name: str, like: Any, array: np.ndarray, key: str | None) -> Any:
+    """One leaf, checked against its counterpart in `like` and turned into the same kind of thing."""
+    want_key, want = _expected(like)
+    if want_key != key:
+        found, expected = [f"a random key ({impl})" if impl else "a plain array" for impl in (key, want_key)]
+        raise UserError(f"Checkpoint {path} does not fit: {name} is {found}, expected {expected}.")
+    if array.shape != want.shape:
+        raise UserError(f"Checkpoint {path} does not fit: {name} has shape {array.shape}, expected {want.shape}.")
+    if array.dtype != want.dtype:
+        raise UserError(f"Checkpoint {path} does not fit: {name} has dtype {array.dtype}, expected {want.dtype}.")
+    if isinstance(like, bool | int | float) and not isinstance(like, np.generic):  # np.float64 is a float
+        return array.item()
+    if isinstance(like, np.ndarray | np.generic):
+        return array if isinstance(like, np.ndarray) else array[()]
+    restored = jnp.array(array)  # a copy, as JAX may be told to reuse the memory
+    return jax.random.wrap_key_data(restored, impl=key) if key else restored
+
+
+def _expected(like: Any) -> tuple[str | None, Any]:
+    """The implementation of a random key (or None), and the shape and dtype under which `like` is stored."""
+    if not _is_key(like):
+        return None, like if hasattr(like, "shape") else np.asarray(like)
+    impls = []  # a ShapeDtypeStruct does not tell its implementation, the tracer made from it does
+    stored = jax.eval_shape(lambda keys: (impls.append(str(jax.random.key_impl(keys))), jax.random.key_data(keys))[1], like)
+    return impls[0], stored

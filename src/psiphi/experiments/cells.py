@@ -1,0 +1,170 @@
+"""Finished measurements on disk: `cells.jsonl`, one JSON object per cell, only ever added to.
+
+A cell says who was measured in what, what came out, and all that is needed to get it again. Whatever moment a process dies at, the
+file can be continued: cells are added in one write, and a line that was left unfinished is cut off before the next.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import psiphi
+from psiphi.errors import UserError
+
+FILE = "cells.jsonl"
+
+FIELDS = "experiment env task method seed metric value env_steps wall_s config commit versions command".split()
+"""What every cell has; `shots` where something is adapted to, `train_s` where something is trained, `extra` where there is more to say."""
+
+Cell = dict[str, Any]
+
+
+class Key(NamedTuple):
+    """What makes a cell this cell and no other."""
+
+    env: str
+    method: str
+    seed: int
+    metric: str
+    task: str
+    shots: int | None
+
+
+def key_of(cell: Cell) -> Key:
+    return Key(cell["env"], cell["method"], cell["seed"], cell["metric"], cell["task"], cell.get("shots"))
+
+
+def read(directory: Path) -> list[Cell]:
+    """The cells in a directory, none if it has none yet; the line that a dying process left unfinished is not a cell."""
+    path = directory / FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    return [_parsed(path, number, line) for number, line in enumerate(data[: _whole(data)].splitlines(), start=1)]
+
+
+def append(directory: Path, cells: Iterable[Cell]) -> int:
+    """Add those of the cells that are not there yet, down to the disk, and say how many they were."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / FILE, "a+b") as file, _locked(file):
+        file.seek(0)
+        data = file.read()
+        whole = _whole(data)
+        if whole < len(data):
+            file.truncate(whole)
+        known = {key_of(cell) for cell in read(directory)}
+        new = [cell for cell in cells if key_of(cell) not in known]
+        separator = b"\n" if data[:whole] and not data[:whole].endswith(b"\n") else b""
+        file.write(separator + b"".join(json.dumps(cell, allow_nan=False, ensure_ascii=False).encode() + b"\n" for cell in new))
+        file.flush()
+        os.fsync(file.fileno())
+    return len(new)
+
+
+def check_config(directory: Path, cells: Iterable[Cell], env: str, method: str, config: dict[str, Any]) -> None:
+    """Refuse to mix: what a method's cells in a directory were made with must be what is asked for now."""
+    asked = json.loads(json.dumps(config))
+    for cell in cells:
+        if (cell["env"], cell["method"]) == (env, method) and cell["config"] != asked:
+            name, found, wanted = difference(cell["config"], asked)
+            raise UserError(
+                f"{directory} holds cells of {method} on {env} made with {name} = {found}, but {wanted} is asked for now; "
+                "choose another directory or the same settings."
+            )
+
+
+def difference(old: Any, new: Any, name: str = "") -> tuple[str, str, str]:
+    """Where two unequal JSON values differ first: the dotted name, and what each has there."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            if key not in old or key not in new or old[key] != new[key]:
+                return difference(old.get(key, "nothing"), new.get(key, "nothing"), f"{name}.{key}" if name else key)
+    return name, json.dumps(old), json.dumps(new)
+
+
+# --- Where a cell comes from ---------------------------------------------------------------------------------------------
+
+
+def commit() -> str | None:
+    """The commit of the checkout that psiphi runs from, "-dirty" if its source was changed since; None outside of a checkout."""
+    package = Path(psiphi.__file__).parent
+    head = _git(package, "rev-parse", "HEAD")
+    # An environment inside some other repository is not a checkout of psiphi.
+    if head is None or _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return f"{head}-dirty" if _git(package, "status", "--porcelain", "--", ".") else head
+
+
+def _git(where: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(where), *arguments], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def versions() -> dict[str, str]:
+    """What the numbers may depend on besides the program and its seed."""
+    return {
+        "psiphi": psiphi.__version__,
+        "jax": metadata.version("jax"),
+        "numpy": metadata.version("numpy"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "threads": os.environ.get("NPROC") or str(os.cpu_count()),
+    }
+
+
+def command() -> str:
+    """The command line as it was typed, without the place where psiphi is installed."""
+    name = Path(sys.argv[0]).name
+    return shlex.join(["psiphi" if name == "__main__.py" else name, *sys.argv[1:]])
+
+
+# --- The file ------------------------------------------------------------------------------------------------------------
+
+
+def _whole(data: bytes) -> int:
+    """How many bytes are whole lines. A last line without an end is one too if it is complete JSON: an editor may have dropped the end."""
+    end = data.rfind(b"\n") + 1
+    with contextlib.suppress(ValueError):
+        if isinstance(json.loads(data[end:]), dict):
+            return len(data)
+    return end
+
+
+def _parsed(path: Path, number: int, line: bytes) -> Cell:
+    try:
+        cell = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"Line {number} of {path} is not JSON.") from error
+    missing = [name for name in FIELDS if not isinstance(cell, dict) or name not in cell]
+    if missing:
+        raise UserError(f"Line {number} of {path} is not a cell: it lacks {', '.join(missing)}.")
+    return cell
+
+
+@contextlib.contextmanager
+def _locked(file: BinaryIO) -> Iterator[None]:
+    """Alone with the file. The system frees the lock when the process ends, however it ends; where there is no flock, nobody checks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)

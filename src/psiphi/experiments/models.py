@@ -1,0 +1,210 @@
+"""Trained models as directories: written by `psiphi train`, asked by `psiphi evaluate` and `psiphi adapt`.
+
+A model directory is a checkpoint whose manifest also says in which setting it was trained, so that it can be rebuilt from nothing else.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from psiphi import checkpoint
+from psiphi.agents import itd, psiphi
+from psiphi.envs import coingrid
+from psiphi.errors import UserError
+from psiphi.experiments import coingrid as experiment
+from psiphi.experiments import paper
+from psiphi.experiments.coingrid import Setting, Trained
+from psiphi.loops.few_shot import FewShotConfig, few_shot
+from psiphi.model import Model
+
+DIRECTORY = "model"
+"""Where a run directory keeps its model."""
+
+RED_AND_GREEN = (1.0, 1.0, 0.0)
+"""The ego's task in the paper: its table 2 adapts from there."""
+
+
+# --- Settings by name ----------------------------------------------------------------------------------------------------
+
+
+def preset(name: Literal["default", "paper"], algorithm: Literal["itd", "psiphi"]) -> Setting:
+    """The default, or the paper's losses and numbers as printed; with `psiphi` the ego has a task of its own."""
+    ego_task = RED_AND_GREEN if algorithm == "psiphi" else None
+    if name == "default":
+        return Setting(ego_task=ego_task, ego=psiphi.PsiPhiConfig() if ego_task else None)
+    return Setting(
+        itd=itd.paper(),
+        ego_task=ego_task,
+        ego=psiphi.paper() if ego_task else None,
+        few_shot=FewShotConfig(inference="least-squares"),
+    )
+
+
+def variant(name: str) -> paper.Variant:
+    """An environment by the name it has on the command line."""
+    if name not in paper.VARIANTS:
+        raise UserError(f"{name!r} is not an environment; expected was one of {', '.join(paper.VARIANTS)}.")
+    return paper.VARIANTS[name]
+
+
+def changed(value: Any, changes: typing.Mapping[str, Any]) -> Any:
+    """A config with some fields replaced, by dotted names such as ``itd.beta``."""
+    for name, new in changes.items():
+        value = _replaced(value, name.split("."), new)
+    return value
+
+
+def _replaced(value: Any, path: list[str], new: Any) -> Any:
+    first, *rest = path
+    return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
+
+
+def described(setting: Setting) -> dict[str, Any]:
+    """A setting as JSON values. What the ego's config says of ITD is left out, as the setting's own part counts."""
+    description = dataclasses.asdict(setting)
+    if description["ego"]:
+        del description["ego"]["itd"]
+    return description
+
+
+# --- On disk -------------------------------------------------------------------------------------------------------------
+
+
+class Loaded(NamedTuple):
+    """A model and where it comes from."""
+
+    model: Model
+    setting: Setting
+    env: str
+    seed: int
+
+
+def save(directory: Path, trained: Trained, setting: Setting, env: str, seed: int) -> None:
+    """Write a model directory, in place of one that is there."""
+    meta = {
+        "kind": "psiphi model",
+        "env": env,
+        "seed": seed,
+        "setting": described(setting),
+        "env_steps": trained.env_steps,
+        "wall_s": round(trained.wall_s, 3),
+    }
+    checkpoint.save(directory, trained.model, meta=meta)
+
+
+def load(path: Path) -> Loaded:
+    """Read a model directory, or the one inside a run directory."""
+    directory = path / DIRECTORY if (path / DIRECTORY).is_dir() else path
+    if not directory.is_dir():
+        raise UserError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected was the directory of a trained model.")
+    meta = checkpoint.read_meta(directory)
+    if meta.get("kind") != "psiphi model":
+        raise UserError(
+            f"{directory} is a checkpoint but not a trained model; `psiphi train` leaves one in its run directory when it is done."
+        )
+    env, seed = meta.get("env"), meta.get("seed")
+    if not isinstance(env, str) or not isinstance(seed, int):
+        raise UserError(f"{directory} is damaged: its manifest does not say which environment and seed the model comes from.")
+    variant(env)
+    setting = from_json(Setting, meta.get("setting"), f"{directory}: setting")
+    return Loaded(checkpoint.load(directory, like(setting)), setting, env, seed)
+
+
+def like(setting: Setting) -> Any:
+    """The shapes of a model that was trained in this setting."""
+    agents = len(setting.demonstrators)
+    heads = agents + (setting.ego_task is not None)
+    spec = coingrid.spec(setting.world)
+
+    def blank(key: Array) -> Model:
+        net = itd.initial_net(setting.itd, spec, heads, key)
+        return Model(net, jnp.zeros((heads, setting.itd.num_cumulants)), jnp.zeros(agents))
+
+    return jax.eval_shape(blank, jax.random.key(0))
+
+
+def from_json(kind: Any, value: Any, name: str) -> Any:
+    """A frozen config, or a value in one, out of JSON values; anything that does not fit its type is refused."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        fields = typing.get_type_hints(kind)
+        if not isinstance(value, dict) or set(value) - set(fields):
+            raise UserError(f"{name} is not a {kind.__name__} of this version of psiphi.")
+        return kind(**{field: from_json(fields[field], item, f"{name}.{field}") for field, item in value.items()})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (some,) = [argument for argument in arguments if argument is not types.NoneType]
+        return None if value is None else from_json(some, value, name)
+    if origin is tuple and isinstance(value, list):
+        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(kinds) == len(value):
+            return tuple(from_json(item_kind, item, name) for item_kind, item in zip(kinds, value, strict=True))
+    if origin is Literal and value in arguments:
+        return value
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if kind in (int, bool, str) and type(value) is kind:
+        return value
+    raise UserError(f"{name} is {value!r}, which is not a {getattr(kind, '__name__', kind)}.")
+
+
+# --- What a model can be asked -------------------------------------------------------------------------------------------
+
+
+def evaluate(setting: Setting, model: Model, seed: int, episodes: int = 500) -> dict[str, Any]:
+    """All that judges a model against the truth; the seed draws held-out demonstrations, random steps and boards."""
+    phi_key, planner_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3))
+    accuracy = experiment.held_out_accuracy(setting, model, seed, episodes)
+    return {
+        "demonstrators": [coingrid.task_name(weights) for weights in setting.demonstrators],
+        "accuracy": accuracy["accuracy"],
+        "ceiling_accuracy": accuracy["ceiling"],
+        **experiment.explained(setting, model, phi_key),
+        "planner_return": experiment.planned_on_inferred(setting, model, planner_key),
+        "preferences": np.asarray(model.w).tolist(),
+        "units": np.asarray(model.units).tolist(),
+    }
+
+
+def task(name: str) -> tuple[float, float, float]:
+    """A task as the user gives it: a name such as R-G, or three weights such as 1,-1,0."""
+    if "," not in name:
+        return coingrid.task_weights(name)
+    try:
+        red, green, yellow = (float(part) for part in name.split(","))
+    except ValueError as error:
+        raise UserError(f"{name!r} is not a task; expected were three numbers for red, green and yellow, or a name such as R-G.") from error
+    if not all(map(math.isfinite, (red, green, yellow))):
+        raise UserError(f"{name!r} is not a task: its weights must be finite numbers.")
+    return red, green, yellow
+
+
+class Adaptation(NamedTuple):
+    """How one model did on one new task, in each of N repetitions."""
+
+    first: np.ndarray
+    """Return of the first episode."""
+    after: np.ndarray
+    """Return of an episode after the last of k."""
+    w: np.ndarray
+    """The preferences inferred, ``[N, d]``."""
+
+
+def adapt(setting: Setting, model: Model, weights: tuple[float, float, float], key: Array, *, shots: int, repetitions: int) -> Adaptation:
+    """Meet a new task `repetitions` times over, each time from scratch."""
+    if shots < 1 or repetitions < 1:
+        raise UserError(f"Adapting needs at least 1 shot and 1 repetition, but found {shots} and {repetitions}.")
+    env = coingrid.make(setting.world, weights)
+
+    @jax.jit
+    def go(key: Array) -> Any:
+        return few_shot(env, model, setting.few_shot, key, shots=shots, repetitions=repetitions, max_steps=setting.world.max_steps)
+
+    return Adaptation(*jax.tree.map(np.asarray, tuple(go(key))))

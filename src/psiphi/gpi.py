@@ -1,0 +1,33 @@
+"""Generalised policy improvement: act by the best of all known policies' values on the present task.
+
+Successor features come with axes ``[heads, ensemble, actions, d]``: one head per known policy, an ensemble for pessimism.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+Value = Callable[[Array], Array]
+"""Maps successor features ``[..., d]`` to values ``[...]``: ``psi @ w``, or an optimistic version of it."""
+
+
+def head_values(psi: Float[Array, "heads ensemble A d"], value: Value) -> Float[Array, "heads A"]:
+    """What each known policy is worth, per action; pessimism is the min over the ensemble of the *value*, never of psi's parts."""
+    return jnp.min(value(psi), axis=1)
+
+
+def values(psi: Float[Array, "heads ensemble A d"], value: Value) -> Float[Array, " A"]:
+    """The best value any known policy offers for each action."""
+    return jnp.max(head_values(psi, value), axis=0)
+
+
+def action(psi: Float[Array, "heads ensemble A d"], w: Float[Array, " d"]) -> Int[Array, ""]:
+    """Eq. gpi-with-sf and pi-ego: argmax over actions of the max over policies of psi.w."""
+    return jnp.argmax(values(psi, lambda p: p @ w))
+
+
+def best_head(psi: Float[Array, "heads ensemble A d"], w: Float[Array, " d"]) -> Int[Array, ""]:
+    """Which known policy the GPI action comes from."""
+    return jnp.argmax(jnp.max(head_values(psi, lambda p: p @ w), axis=1))

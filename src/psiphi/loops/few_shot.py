@@ -1,0 +1,100 @@
+"""Few-shot transfer: meet a new task, infer its preferences from the rewards of k episodes, and act on it. No gradient is taken.
+
+- *0-shot* is the return of the first episode itself; the preferences are inferred inside it, after every step.
+- *k-shot* is the return of a fresh episode, on another draw of the world, after k episodes in the task; preferences are then fixed.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from psiphi import model as models
+from psiphi import tasks
+from psiphi.model import Model
+from psiphi.types import Env
+
+
+@dataclass(frozen=True)
+class FewShotConfig:
+    """How a new task is inferred."""
+
+    inference: Literal["bayes", "least-squares"] = "bayes"
+    """Extension: Bayesian regression in the span of the demonstrators' preferences, or the paper's least squares."""
+    kappa: float = 2.0
+    """Extension: optimism of the first episode, in standard deviations ("bayes" only); 0: greedy."""
+    ridge: float = 1e-3
+    """Ridge of the least squares, which is otherwise undetermined before the first rewards."""
+
+
+class Shots(NamedTuple):
+    """What few-shot transfer gave in each of N repetitions of one task."""
+
+    first: Float[Array, " N"]
+    """Undiscounted return of the first episode."""
+    after: Float[Array, " N"]
+    """Undiscounted return of an episode after the last of k."""
+    w: Float[Array, "N d"]
+    """The preferences inferred."""
+
+
+def infer(config: FewShotConfig, model: Model, stats: tasks.Statistics) -> tasks.Posterior:
+    """What the experience so far says of each repetition's task."""
+    if config.inference == "bayes":
+        return jax.vmap(tasks.posterior, (0, None))(stats, model.prior)
+
+    def one(s: tasks.Statistics) -> tasks.Posterior:
+        w = jnp.where(s.reward_square > 0, tasks.solve(s, config.ridge), jnp.sum(model.prior.basis, axis=0))
+        return tasks.Posterior(w, jnp.zeros((w.size, w.size)))
+
+    return jax.vmap(one)(stats)
+
+
+def episode(
+    env: Env,
+    model: Model,
+    config: FewShotConfig,
+    stats: tasks.Statistics,
+    key: Array,
+    *,
+    max_steps: int,
+    learn_inside: bool,
+    kappa: float,
+) -> tuple[Array, tasks.Statistics]:
+    """One episode in each of N worlds: its returns, and what is known afterwards."""
+    reset_key, steps_key = jax.random.split(key)
+    repetitions = stats.count.shape[0]
+    before = infer(config, model, stats)
+
+    def step(carry: tuple[Any, ...], step_key: Array) -> tuple[tuple[Any, ...], None]:
+        state, obs, going, total, stats = carry
+        belief = infer(config, model, stats) if learn_inside else before
+        action = models.act_optimistically(model, obs, belief, kappa)
+        features = models.phi(model, obs, action)
+        state, now = jax.vmap(env.step)(state, action, jax.random.split(step_key, repetitions))
+        stats = jax.vmap(tasks.observe)(stats, features, now.reward, going)
+        return (state, now.obs, going * (1.0 - now.last), total + going * now.reward, stats), None
+
+    state, obs = jax.vmap(env.reset)(jax.random.split(reset_key, repetitions))
+    start = (state, obs, jnp.ones(repetitions), jnp.zeros(repetitions), stats)
+    (_, _, _, total, stats), _ = jax.lax.scan(step, start, jax.random.split(steps_key, max_steps))
+    return total, stats
+
+
+def few_shot(env: Env, model: Model, config: FewShotConfig, key: Array, *, shots: int, repetitions: int, max_steps: int) -> Shots:
+    """Adapt to one task N times over: the first episode, `shots` - 1 more, and one in which it is judged."""
+    first_key, more_key, last_key = jax.random.split(key, 3)
+    cumulants = model.w.shape[1]
+    stats = jax.vmap(lambda _: tasks.no_experience(cumulants))(jnp.arange(repetitions))
+    kappa = config.kappa if config.inference == "bayes" else 0.0
+    first, stats = episode(env, model, config, stats, first_key, max_steps=max_steps, learn_inside=True, kappa=kappa)
+
+    def another(stats: tasks.Statistics, episode_key: Array) -> tuple[tasks.Statistics, None]:
+        return episode(env, model, config, stats, episode_key, max_steps=max_steps, learn_inside=False, kappa=0.0)[1], None
+
+    stats, _ = jax.lax.scan(another, stats, jax.random.split(more_key, shots - 1))
+    after, _ = episode(env, model, config, stats, last_key, max_steps=max_steps, learn_inside=False, kappa=0.0)
+    return Shots(first, after, infer(config, model, stats).mean)

@@ -1,0 +1,349 @@
+"""The compiled loop: a whole stretch of training, environments, replay and updates together, is one call into XLA.
+
+An iteration collects a rollout ``[T, N]``, lets the agent observe it and updates the agent. A chunk of iterations is compiled
+once; between chunks the host evaluates, writes rows and checkpoints. Every random number comes from the carry's key and its
+iteration counter, so a run that was interrupted and continued is the unbroken run, bit for bit.
+
+Every array of a carry has a leading seed axis. Several seeds are vmapped. One seed is not: `lax.cond` stays a branch and a
+replay's write stays an update in place. The same seed alone and among others draws the same random numbers, but XLA may sum
+floating-point numbers in another order, so its results agree to rounding, not always to the bit.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from psiphi.errors import UserError
+from psiphi.loops import runs
+from psiphi.loops.evaluate import Policy
+from psiphi.progress import Silent, shown
+from psiphi.types import Agent, Demos, Env, Metrics, Transition
+
+Evaluate = Callable[[Any, Array], Metrics]
+"""``evaluate(agent_state, key) -> metrics`` for one seed; pure, since the loop compiles it and vmaps it over seeds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+    """How long, how wide and from which seeds to train."""
+
+    iterations: int = 1000
+    """Iterations in all: each collects one rollout and then updates."""
+    chunk: int = 100
+    """Iterations between two evaluations; the last chunk may be shorter."""
+    num_envs: int = 8
+    """Environments side by side, N."""
+    rollout_length: int = 1
+    """Steps of each environment per iteration, T."""
+    updates_per_rollout: int = 1
+    """Updates of the agent per iteration."""
+    prefill_steps: int = 0
+    """Environment steps, summed over the environments, to collect before the first update; rounded up to whole rollouts."""
+    seed: int = 0
+    """The first seed."""
+    num_seeds: int = 1
+    """Independent runs trained at once, with seeds `seed`, `seed` + 1, ..."""
+
+    def __post_init__(self):
+        for name in ("iterations", "chunk", "num_envs", "rollout_length", "updates_per_rollout", "num_seeds"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
+        for name in ("prefill_steps", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 0.")
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the runs, in the order of the carry's leading axis."""
+        return range(self.seed, self.seed + self.num_seeds)
+
+    @property
+    def prefill_rollouts(self) -> int:
+        """Rollouts collected before the first update."""
+        return -(-self.prefill_steps // (self.num_envs * self.rollout_length))
+
+    def env_steps(self, iteration: int) -> int:
+        """Environment steps of one seed after so many iterations."""
+        return (self.prefill_rollouts + iteration) * self.num_envs * self.rollout_length
+
+
+class Carry(NamedTuple):
+    """All that a run is, between two iterations. `env` and `obs` are None offline."""
+
+    agent: Any
+    env: Any
+    obs: Any
+    key: Array
+    """Never replaced: iteration i draws from ``fold_in(key, i)``."""
+    iteration: Array
+
+
+class Result(NamedTuple):
+    """A finished run: its last carry, with a leading seed axis, and the rows of metrics.jsonl."""
+
+    carry: Carry
+    rows: list[runs.Row]
+
+    def agent(self, index: int = 0) -> Any:
+        """The agent state of the index-th seed."""
+        return jax.tree.map(lambda x: x[index], self.carry.agent)
+
+
+class Program(NamedTuple):
+    """The compiled pieces of a run, each on arrays with a leading seed axis."""
+
+    begin: Callable[[Array, Demos | None], Carry]
+    """``begin(keys, demos) -> carry``"""
+    chunk: Callable[[Carry, int], tuple[Carry, Metrics]]
+    """``chunk(carry, length) -> carry, mean metrics``; the carry given is used up."""
+    evaluate: Callable[[Carry], Metrics]
+    """``evaluate(carry) -> metrics``"""
+
+
+# --- What is compiled ----------------------------------------------------------------------------------------------------
+
+
+def collect(env: Env, act: Policy, state: Any, obs: Array, key: Array, length: int) -> tuple[Any, Array, Transition]:
+    """Act for `length` steps in all environments: where they now are, what they now show, and the rollout ``[T, N]``.
+
+    The transition keeps the observation an episode ended on; only then is that environment reset.
+    """
+    num_envs = obs.shape[0]
+
+    def step(now: tuple[Any, Array], keys: Array) -> tuple[tuple[Any, Array], Transition]:
+        state, obs = now
+        act_key, world_keys, reset_keys = keys[0], keys[1 : 1 + num_envs], keys[1 + num_envs :]
+        action = act(obs, act_key)
+        state, reached = jax.vmap(env.step)(state, action, world_keys)
+        transition = Transition(obs, action, reached.reward, reached.discount, reached.obs, reached.last)
+        return _reset_where(env, reached.last, (state, reached.obs), reset_keys), transition
+
+    # All of the rollout's keys in one split: each further split costs compile time.
+    (state, obs), rollout = jax.lax.scan(step, (state, obs), jax.random.split(key, (length, 1 + 2 * num_envs)))
+    return state, obs, rollout
+
+
+def _reset_where(env: Env, last: Array, now: tuple[Any, Array], keys: Array) -> tuple[Any, Array]:
+    """Fresh episodes where the old ones ended. Most steps end none, so the resets sit behind a branch (which vmap over seeds opens)."""
+
+    def renew(now: tuple[Any, Array]) -> tuple[Any, Array]:
+        fresh = jax.vmap(env.reset)(keys)
+        return jax.tree.map(lambda new, old: jnp.where(last.reshape(last.shape + (1,) * (old.ndim - 1)), new, old), fresh, now)
+
+    return jax.lax.cond(jnp.any(last), renew, lambda now: now, now)
+
+
+def begin(env: Env | None, agent: Agent, config: LoopConfig, key: Array, demos: Demos | None) -> Carry:
+    """One seed's carry before the first iteration: agent made, environments reset, replay filled."""
+    init_key, reset_key, prefill_key, loop_key = jax.random.split(key, 4)
+    empty = Carry(agent.init(init_key, demos), None, None, loop_key, jnp.zeros((), jnp.int32))
+    if env is None:
+        return _strong(empty)
+    env_state, obs = jax.vmap(env.reset)(jax.random.split(reset_key, config.num_envs))
+    start = _strong(empty._replace(env=env_state, obs=obs))
+    if not config.prefill_rollouts:
+        return start
+
+    def fill(i: Array, carry: Carry) -> Carry:
+        return _gather(env, agent, config, carry, jax.random.fold_in(prefill_key, i))
+
+    return jax.lax.fori_loop(0, config.prefill_rollouts, fill, start)
+
+
+def iterate(env: Env | None, agent: Agent, config: LoopConfig, carry: Carry) -> tuple[Carry, Metrics]:
+    """One iteration of one seed: collect (unless offline), observe, update; metrics are the mean over the updates."""
+    keys = _keys(carry, config)
+    gathered = carry if env is None else _gather(env, agent, config, carry, keys.collect)
+    state, metrics = jax.lax.scan(agent.update, gathered.agent, keys.updates)
+    mean = jax.tree.map(lambda x: jnp.mean(x, axis=0, dtype=jnp.float32), metrics)
+    return _strong(gathered._replace(agent=state, iteration=carry.iteration + 1)), mean
+
+
+def compile_run(env: Env | None, agent: Agent, config: LoopConfig, evaluate: Evaluate | None = None) -> Program:
+    """The run's pieces, jitted (each is compiled at its first call) and mapped over seeds."""
+    over_seeds = jax.vmap if config.num_seeds > 1 else _alone
+    # Jitted by itself so that it is traced once, although the chunk needs it twice: for its metrics' shapes and as its body.
+    one_iteration = jax.jit(partial(iterate, env, agent, config))
+
+    def chunk(carry: Carry, length: Array) -> tuple[Carry, Metrics]:
+        def body(_: Array, so_far: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
+            carry, metrics = one_iteration(so_far[0])
+            return carry, jax.tree.map(jnp.add, so_far[1], metrics)
+
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one_iteration, carry)[1])
+        end, total = jax.lax.fori_loop(0, length, body, (carry, nothing))
+        return end, jax.tree.map(lambda x: x / length, total)
+
+    def judge(carry: Carry) -> Metrics:
+        return {} if evaluate is None else evaluate(carry.agent, _keys(carry, config).evaluate)
+
+    return Program(
+        begin=jax.jit(lambda keys, demos: over_seeds(lambda key: begin(env, agent, config, key, demos))(keys)),
+        chunk=jax.jit(lambda carry, length: over_seeds(lambda carry: chunk(carry, length))(carry), donate_argnums=0),
+        evaluate=jax.jit(over_seeds(judge)),
+    )
+
+
+class _Keys(NamedTuple):
+    evaluate: Array
+    collect: Array
+    updates: Array
+
+
+def _keys(carry: Carry, config: LoopConfig) -> _Keys:
+    """The keys of the coming iteration and of an evaluation before it."""
+    keys = jax.random.split(jax.random.fold_in(carry.key, carry.iteration), 2 + config.updates_per_rollout)
+    return _Keys(keys[0], keys[1], keys[2:])
+
+
+def _gather(env: Env, agent: Agent, config: LoopConfig, carry: Carry, key: Array) -> Carry:
+    state, obs, rollout = collect(env, partial(agent.act, carry.agent), carry.env, carry.obs, key, config.rollout_length)
+    return _strong(carry._replace(agent=agent.observe(carry.agent, rollout), env=state, obs=obs))
+
+
+def _alone(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`fn` on a leading axis of one, without vmap's price; adding and dropping the axis moves no data."""
+    return lambda x: jax.tree.map(lambda y: y[None], fn(jax.tree.map(lambda y: y.reshape(y.shape[1:]), x)))
+
+
+def _strong(carry: Carry) -> Carry:
+    """The same without JAX's weak types (``1.0 - x`` may have one): a checkpoint loses them, then what continues is another program."""
+
+    def strong(x: Array) -> Array:
+        return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(lambda x: strong(jnp.asarray(x)), carry)
+
+
+# --- What the host does between chunks -----------------------------------------------------------------------------------
+
+
+class _Run(NamedTuple):
+    """A run as the host sees it: the programs, where to write, and when it (re)started."""
+
+    program: Program
+    config: LoopConfig
+    offline: bool
+    out: Path | None
+    checkpoint_every_s: float
+    stop: Callable[[], int | None]
+    display: Silent
+    started: float
+    """The moment on the monotonic clock at which an unbroken run would have begun."""
+
+
+def run(
+    env: Env | None,
+    agent: Agent,
+    demos: Demos | None,
+    config: LoopConfig,
+    *,
+    out: Path | str | None = None,
+    evaluate: Evaluate | None = None,
+    settings: dict[str, Any] | None = None,
+    progress: bool = True,
+    checkpoint_every_s: float = 30.0,
+) -> Result:
+    """Train to the end and give the last carry and all rows; `env` None is offline: updates only.
+
+    With `out`, rows and checkpoints go to that directory, and a run it already holds is continued, or returned if complete.
+    `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
+    for. Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
+    `runs.Interrupted` is raised.
+    """
+    program = compile_run(env, agent, config, evaluate)
+    keys = jnp.stack([jax.random.key(seed) for seed in config.seeds])
+    if out is None:
+        with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
+            stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic())
+            return _train(stage, program.begin(keys, demos), [])
+    directory = Path(out)
+    with runs.opened(directory, {**(settings or {}), "loop": dataclasses.asdict(config)}), runs.stoppable() as stop:
+        position = runs.rewind(directory)
+        done, wall_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
+        with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
+            stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s)
+            return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
+
+
+def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demos: Demos | None) -> Carry:
+    """The checkpoint's carry; shapes come from tracing `begin`, not from running it."""
+    if position.step >= stage.config.iterations:
+        stage.display.say(f"{out} holds this run, complete; nothing to do.")
+    else:
+        stage.display.say(f"Continuing {out} at iteration {position.step} of {stage.config.iterations}.")
+    now = runs.made_with()
+    changed = [f"{name} {old} then, {now.get(name)} now" for name, old in position.made_with.items() if now.get(name) != old]
+    if changed:
+        stage.display.say(f"This run was begun with another setup ({'; '.join(changed)}); it may differ from the unbroken run in rounding.")
+    return runs.restore(out, jax.eval_shape(stage.program.begin, keys, demos))
+
+
+def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
+    """Chunk after chunk from wherever the carry is; each leaves its rows and, when it is time, a checkpoint."""
+    total = stage.config.iterations
+    done = int(carry.iteration[0])
+    saved = time.monotonic()
+    if done == 0:
+        _record(stage, rows, 0, {}, stage.program.evaluate(carry))
+    while done < total:
+        length = min(stage.config.chunk, total - done)
+        carry, metrics = stage.program.chunk(carry, length)
+        done += length
+        _wait(stage, carry)
+        _record(stage, rows, done, metrics, stage.program.evaluate(carry))
+        stopped = stage.stop() is not None
+        if stage.out and (stopped or done == total or time.monotonic() - saved >= stage.checkpoint_every_s):
+            runs.save(stage.out, carry, step=done, wall_s=time.monotonic() - stage.started)
+            saved = time.monotonic()
+        _raise_if(stage)
+    return Result(carry, rows)
+
+
+def _wait(stage: _Run, carry: Carry) -> None:
+    """Until the chunk is computed, in short naps: Python answers signals only between its own steps."""
+    told = False
+    while not carry.iteration.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
+        if stage.stop() is not None and not told:
+            stage.display.say("Finishing this chunk before stopping; once more stops at once.")
+            told = True
+        time.sleep(0.002)
+
+
+def _raise_if(stage: _Run) -> None:
+    signum = stage.stop()
+    if signum is not None:
+        raise runs.Interrupted(signum)
+
+
+def _record(stage: _Run, rows: list[runs.Row], done: int, metrics: Metrics, judged: Metrics) -> None:
+    """One row per seed, to the list and the file; a run without evaluation has none for iteration 0."""
+    named = {f"train/{name}": x for name, x in metrics.items()} | {f"eval/{name}": x for name, x in judged.items()}
+    if not named and done == 0:
+        return
+    arrays = jax.device_get(named)
+    wall_s = round(time.monotonic() - stage.started, 3)
+    env_steps = 0 if stage.offline else stage.config.env_steps(done)
+    new = [
+        {"step": done, "env_steps": env_steps, "seed": seed, "wall_s": wall_s, **runs.figures({name: x[i] for name, x in arrays.items()})}
+        for i, seed in enumerate(stage.config.seeds)
+    ]
+    rows.extend(new)
+    if stage.out:
+        runs.append_rows(stage.out, new)
+    stage.display.advance(done, _headline(arrays))
+
+
+def _headline(arrays: dict[str, Any]) -> dict[str, float]:
+    """The few scalars worth watching, averaged over seeds: evaluations first, then losses."""
+    scalars = {name: float(x.mean()) for name, x in arrays.items() if x.ndim == 1}
+    judged = [name for name in scalars if name.startswith("eval/")]
+    losses = [name for name in scalars if name.startswith("train/") and "loss" in name]
+    return {name: scalars[name] for name in (judged + losses or list(scalars))[:4]}

@@ -1,0 +1,296 @@
+"""Networks: torsos that read observations, and the stacked heads of PsiPhi-learning.
+
+Every module is a frozen pytree whose every leaf is an array, so plain `jax.jit`, `vmap`, `grad` and `scan` apply, and a target
+network is an assignment. Modules take a batch of observations ``[B, ...]``.
+"""
+
+import math
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from psiphi.errors import UserError
+from psiphi.types import EnvSpec
+
+TorsoName = Literal["auto", "mlp", "egocentric", "impala-shallow", "impala-deep"]
+
+
+class MLP(eqx.Module):
+    """Dense layers with ReLU between them (and after the last one if `activate_last`)."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    activate_last: bool = eqx.field(static=True)
+
+    def __init__(self, sizes: tuple[int, ...], *, key: Array, activate_last: bool = False, last_scale: float = 1.0):
+        keys = jax.random.split(key, len(sizes) - 1)
+        scales = [1.0] * (len(sizes) - 2) + [last_scale]
+        initialise = jax.nn.initializers.he_normal()
+        self.weights = tuple(s * initialise(k, (i, o)) for k, i, o, s in zip(keys, sizes[:-1], sizes[1:], scales, strict=True))
+        self.biases = tuple(jnp.zeros(o) for o in sizes[1:])
+        self.activate_last = activate_last
+
+    def __call__(self, x: Float[Array, "... i"]) -> Float[Array, "... o"]:
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = x @ weight + bias
+            if layer < len(self.weights) - 1 or self.activate_last:
+                x = jax.nn.relu(x)
+        return x
+
+
+def _rows(x: Array) -> Array:
+    """Flatten all but the batch axis, which may be empty."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+class Flat(eqx.Module):
+    """An MLP torso on the flattened observation."""
+
+    mlp: MLP
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+        self.mlp = MLP((math.prod(obs_shape), *hidden), key=key, activate_last=True)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        return self.mlp(_rows(obs).astype(jnp.float32))
+
+
+def _egocentric_cells(height: int, width: int) -> np.ndarray:
+    """For each pose (cell, direction): which cell of the board (or height*width: outside) each cell of the turned window shows."""
+    reach = max(height, width) - 3
+    offsets = np.arange(-reach, reach + 1)
+    ahead, right = -offsets[:, None], offsets[None, :]
+    steps = np.array([(0, 1), (1, 0), (0, -1), (-1, 0)])
+    table = np.empty((height * width, 4, ahead.size, right.size), np.int32)
+    for cell in range(height * width):
+        for direction, (dy, dx) in enumerate(steps):
+            y = cell // width + ahead * dy + right * dx
+            x = cell % width + ahead * dx - right * dy
+            inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+            table[cell, direction] = np.where(inside, y * width + x, height * width)
+    return table.reshape(height * width * 4, -1)
+
+
+class Egocentric(eqx.Module):
+    """An MLP on the board as the agent sees it: moved and turned so that the agent is at the centre and looks up.
+
+    For grids ``[H, W, C]`` whose last channel shows the agent: its cell has the largest value and the cell in front of it the next
+    largest. The window is wide enough to show the whole inner room from anywhere in it; what lies outside the board reads 1 in
+    every last-but-one (wall) channel and 0 elsewhere.
+    """
+
+    mlp: MLP
+    shape: tuple[int, int, int] = eqx.field(static=True)
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+        if len(obs_shape) != 3 or obs_shape[-1] < 2:
+            raise UserError(f"the egocentric torso reads grids of shape (H, W, C >= 2), but observations have shape {obs_shape}.")
+        self.shape = (obs_shape[0], obs_shape[1], obs_shape[2])
+        window = _egocentric_cells(*self.shape[:2]).shape[1]
+        self.mlp = MLP((window * (obs_shape[2] - 1), *hidden), key=key, activate_last=True)
+
+    def window(self, obs: Array) -> Float[Array, "B window"]:
+        height, width, channels = self.shape
+        agent = _rows(obs[..., -1])
+        cell = jnp.argmax(agent, axis=1)
+        front = jnp.argmax(jnp.where(jax.nn.one_hot(cell, height * width, dtype=bool), 0, agent), axis=1)
+        dy, dx = front // width - cell // width, front % width - cell % width
+        direction = jnp.where(dy == 0, 1 - dx, 2 - dy)  # right 0, down 1, left 2, up 3, as in MiniGrid
+        outside = jnp.zeros(channels - 1, obs.dtype).at[-1].set(1)
+        board = obs[..., :-1].reshape(obs.shape[0], height * width, channels - 1)
+        board = jnp.concatenate([board, jnp.broadcast_to(outside, (obs.shape[0], 1, channels - 1))], axis=1)
+        cells = jnp.asarray(_egocentric_cells(height, width))[cell * 4 + direction]
+        return _rows(jnp.take_along_axis(board, cells[:, :, None], axis=1)).astype(jnp.float32)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        return self.mlp(self.window(obs))
+
+
+def _image(obs: Array) -> Float[Array, "B H W C"]:
+    """Bytes of a camera picture become numbers up to 1; the small integers of a board stay as they are."""
+    scale = 255.0 if obs.dtype == jnp.uint8 and obs.shape[1] > 16 else 1.0
+    return obs.astype(jnp.float32) / scale
+
+
+class Convolution(eqx.Module):
+    """A 2-d convolution, padding "SAME", as one matrix product over shifted copies of the picture.
+
+    XLA's own convolutions are two orders of magnitude slower on a CPU inside a compiled loop.
+    """
+
+    weight: Float[Array, "kkc o"]
+    bias: Float[Array, " o"]
+    kernel: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, *, key: Array):
+        self.weight = jax.nn.initializers.he_normal()(key, (kernel * kernel * inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+        self.kernel, self.stride = kernel, stride
+
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w o"]:
+        sides = [math.ceil(n / self.stride) for n in x.shape[1:3]]
+        missing = [max((side - 1) * self.stride + self.kernel - n, 0) for side, n in zip(sides, x.shape[1:3], strict=True)]
+        x = jnp.pad(x, ((0, 0), *((m // 2, m - m // 2) for m in missing), (0, 0)))
+        span = [(side - 1) * self.stride + 1 for side in sides]
+        shifts = [(i, j) for i in range(self.kernel) for j in range(self.kernel)]
+        patches = [x[:, i : i + span[0] : self.stride, j : j + span[1] : self.stride] for i, j in shifts]
+        return jnp.concatenate(patches, axis=-1) @ self.weight + self.bias
+
+
+class ImpalaShallow(eqx.Module):
+    """IMPALA's shallow torso (no LSTM): two convolutions and a dense layer.
+
+    On boards up to 16 cells wide the published 8x8/4 and 4x4/2 kernels would leave one pixel, so there both are 3x3/1.
+    """
+
+    convolutions: tuple[Convolution, Convolution]
+    mlp: MLP
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+        first, second, dense = jax.random.split(key, 3)
+        kernels = ((3, 1), (3, 1)) if obs_shape[0] <= 16 else ((8, 4), (4, 2))
+        self.convolutions = (Convolution(obs_shape[-1], 16, *kernels[0], key=first), Convolution(16, 32, *kernels[1], key=second))
+        side = [math.ceil(math.ceil(n / kernels[0][1]) / kernels[1][1]) for n in obs_shape[:2]]
+        self.mlp = MLP((32 * side[0] * side[1], *hidden), key=dense, activate_last=True)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        x = _image(obs)
+        for convolution in self.convolutions:
+            x = jax.nn.relu(convolution(x))
+        return self.mlp(_rows(x))
+
+
+class _Residual(eqx.Module):
+    convolutions: tuple[Convolution, Convolution]
+
+    def __init__(self, channels: int, *, key: Array):
+        first, second = jax.random.split(key)
+        self.convolutions = (Convolution(channels, channels, 3, key=first), Convolution(channels, channels, 3, key=second))
+
+    def __call__(self, x: Array) -> Array:
+        y = x
+        for convolution in self.convolutions:
+            y = convolution(jax.nn.relu(y))
+        return x + y
+
+
+class ImpalaDeep(eqx.Module):
+    """IMPALA's deep torso (no LSTM): three sections of convolution, 3x3/2 max-pooling and two residual blocks, then a dense layer."""
+
+    sections: tuple[tuple[Convolution, _Residual, _Residual], ...]
+    mlp: MLP
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array, channels: tuple[int, ...] = (16, 32, 32)):
+        dense, *keys = jax.random.split(key, 1 + 3 * len(channels))
+        sections, inputs = [], obs_shape[-1]
+        for section, outputs in enumerate(channels):
+            entry, first, second = keys[3 * section : 3 * section + 3]
+            sections.append((Convolution(inputs, outputs, 3, key=entry), _Residual(outputs, key=first), _Residual(outputs, key=second)))
+            inputs = outputs
+        self.sections = tuple(sections)
+        side = [math.ceil(n / 2 ** len(channels)) for n in obs_shape[:2]]
+        self.mlp = MLP((inputs * side[0] * side[1], *hidden), key=dense, activate_last=True)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        x = _image(obs)
+        for convolution, first, second in self.sections:
+            x = jax.lax.reduce_window(convolution(x), -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            x = second(first(x))
+        return self.mlp(jax.nn.relu(_rows(x)))
+
+
+Torso = Flat | Egocentric | ImpalaShallow | ImpalaDeep
+
+
+def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array) -> Torso:
+    """The named torso; "auto" is an MLP for vectors and small boards and IMPALA-shallow for pictures."""
+    pictures = len(spec.obs_shape) == 3 and spec.obs_shape[0] > 16
+    kinds: dict[str, type[Torso]] = {
+        "auto": ImpalaShallow if pictures else Flat,
+        "mlp": Flat,
+        "egocentric": Egocentric,
+        "impala-shallow": ImpalaShallow,
+        "impala-deep": ImpalaDeep,
+    }
+    if name.startswith("impala") and len(spec.obs_shape) != 3:
+        raise UserError(f"the {name} torso reads pictures of shape (H, W, C), but observations have shape {spec.obs_shape}.")
+    return kinds[name](spec.obs_shape, hidden, key=key)
+
+
+class PsiPhiNet(eqx.Module):
+    """Shared cumulants phi, successor features psi with axes (head, ensemble), and one preference vector w per head.
+
+    Heads 0..K-1 are the demonstrators'; an ego, if there is one, is the last. `phi_torso` is None where phi reads the shared torso,
+    as in the paper. `universal`, where there is one, is a head for every mixture of the demonstrators' wishes: it also reads the mixture.
+    """
+
+    torso: Torso
+    phi_torso: Torso | None
+    phi_head: MLP
+    psi_heads: MLP
+    universal: MLP | None
+    w: Float[Array, "heads d"]
+    num_actions: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        heads: int,
+        ensemble: int,
+        num_cumulants: int,
+        torso_name: TorsoName,
+        torso_hidden: tuple[int, ...],
+        phi_hidden: tuple[int, ...],
+        psi_hidden: tuple[int, ...],
+        share_torso: bool,
+        mixture: int = 0,
+        key: Array,
+    ):
+        torso_key, phi_torso_key, phi_key, psi_key, universal_key, w_key = jax.random.split(key, 6)
+        outputs = spec.num_actions * num_cumulants
+        self.num_actions = spec.num_actions
+        self.torso = torso(torso_name, spec, torso_hidden, key=torso_key)
+        self.phi_torso = None if share_torso else torso(torso_name, spec, phi_hidden[:1], key=phi_torso_key)
+        phi_inputs = torso_hidden[-1:] + phi_hidden if share_torso else phi_hidden
+        self.phi_head = MLP((*phi_inputs, outputs), key=phi_key)
+        keys = jax.random.split(psi_key, (heads, ensemble))
+        make_psi = jax.vmap(jax.vmap(lambda k: MLP((torso_hidden[-1], *psi_hidden, outputs), key=k)))
+        self.psi_heads = make_psi(keys)
+        make_universal = jax.vmap(lambda k: MLP((torso_hidden[-1] + mixture, *psi_hidden, outputs), key=k))
+        self.universal = make_universal(jax.random.split(universal_key, ensemble)) if mixture else None
+        self.w = jax.random.normal(w_key, (heads, num_cumulants)) / math.sqrt(num_cumulants)
+
+    def _per_action(self, flat: Array) -> Array:
+        return flat.reshape(*flat.shape[:-1], self.num_actions, self.w.shape[-1])
+
+    def features(self, obs: Array) -> Float[Array, "B f"]:
+        return self.torso(obs)
+
+    def phi(self, obs: Array, features: Array | None = None) -> Float[Array, "B A d"]:
+        """Cumulants of every action; pass the shared torso's `features` where they have been computed already."""
+        if self.phi_torso is not None:
+            return self._per_action(self.phi_head(self.phi_torso(obs)))
+        return self._per_action(self.phi_head(self.torso(obs) if features is None else features))
+
+    def psi(self, features: Float[Array, "B f"]) -> Float[Array, "B heads ensemble A d"]:
+        """Successor features of every head."""
+        per_head = jax.vmap(jax.vmap(lambda head: head(features), out_axes=1), out_axes=1)(self.psi_heads)
+        return self._per_action(per_head)
+
+    def own_psi(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A d"]:
+        """Successor features where slice k of `features` meets head k only."""
+        one_head = jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1)
+        return self._per_action(jax.vmap(one_head)(self.psi_heads, features))
+
+    def universal_psi(self, features: Float[Array, "B f"], mixture: Float[Array, "B K"]) -> Float[Array, "B ensemble A d"]:
+        """Successor features of the policy that is best for a mixture of the demonstrators' rewards."""
+        assert self.universal is not None
+        inputs = jnp.concatenate([features, mixture], axis=-1)
+        return self._per_action(jax.vmap(lambda head: head(inputs), out_axes=1)(self.universal))

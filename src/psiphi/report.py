@@ -1,0 +1,489 @@
+"""Tables and pictures from files: reads `cells.jsonl`, writes `README.md` and the figures beside it. Knows no agent and trains nothing."""
+
+import base64
+import html
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle
+
+from psiphi import stats
+from psiphi.errors import UserError
+from psiphi.experiments import cells, paper
+from psiphi.experiments.cells import Cell
+from psiphi.experiments.paper import Experiment, Figure, Method, Table, Variant
+
+Picture = dict[str, Any]
+"""Cumulants over a board, as JSON values: `board`, `phi`, `correlation`, `demonstrators`, `preferences`."""
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+"""Colours that the colour-blind can tell apart (Okabe and Ito)."""
+
+INK, FAINT = "#222222", "#9a9a9a"
+COINS = {"red": "#D55E00", "green": "#009E73", "yellow": "#E6B800"}
+
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": "#555555",
+    "ytick.color": INK,
+    "ytick.major.size": 0,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "savefig.dpi": 160,
+}
+
+
+def render(directory: Path) -> Path:
+    """Draw everything about the cells in a directory, and give the path of its README."""
+    results = load(directory)
+    with plt.rc_context(STYLE):
+        drawn = figures(results, directory)
+    _write(directory / "README.md", readme(results, drawn).encode())
+    return directory / "README.md"
+
+
+# --- What there is to report ---------------------------------------------------------------------------------------------
+
+
+class Results(NamedTuple):
+    """The cells of one experiment, and its methods and variants that have any."""
+
+    experiment: Experiment
+    cells: list[Cell]
+    variants: list[Variant]
+    methods: list[Method]
+
+
+class Estimate(NamedTuple):
+    """The interquartile mean of some seeds and its 95 % bootstrap interval; `undefined` seeds had no finite value and are left out."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+    undefined: int
+
+
+def load(directory: Path) -> Results:
+    found = cells.read(directory)
+    if not found:
+        raise UserError(f"There is nothing to report: {directory} has no cells ({cells.FILE}).")
+    names = {cell["experiment"] for cell in found}
+    if len(names) > 1 or not names <= set(paper.EXPERIMENTS):
+        raise UserError(f"{directory} holds cells of {', '.join(sorted(names))}; expected was one of {', '.join(paper.EXPERIMENTS)}.")
+    experiment = paper.EXPERIMENTS[names.pop()]
+    return Results(
+        experiment,
+        found,
+        _named(experiment.variants, (cell["env"] for cell in found), Variant),
+        _named(experiment.methods, (cell["method"] for cell in found), Method),
+    )
+
+
+def _named(known: Sequence[Any], found: Iterable[str], kind: Callable[[str, str], Any]) -> list[Any]:
+    """Those that were found, in the experiment's order; names of an older version come last, as their own labels."""
+    names = list(dict.fromkeys(found))
+    order = [item for item in known if item.name in names]
+    return order + [kind(name, name) for name in names if name not in {item.name for item in known}]
+
+
+def values(results: Results, variant: Variant, method: Method, wanted: Sequence[Figure]) -> np.ndarray:
+    """A value per seed: the mean of the wanted figures, for the seeds that have them all (NaN where one is not finite)."""
+    by_figure = [
+        {
+            cell["seed"]: np.nan if cell["value"] is None else cell["value"]
+            for cell in results.cells
+            if (cell["env"], cell["method"]) == (variant.name, method.name)
+            and Figure(cell["metric"], cell["task"], cell.get("shots")) == figure
+        }
+        for figure in wanted
+    ]
+    seeds = sorted(set.intersection(*map(set, by_figure))) if by_figure else []
+    return np.array([np.mean([some[seed] for some in by_figure]) for seed in seeds])
+
+
+def estimate(x: np.ndarray) -> Estimate | None:
+    finite = x[np.isfinite(x)]
+    if not len(finite):
+        return None if not len(x) else Estimate(np.nan, np.nan, np.nan, 0, len(x))
+    return Estimate(stats.iqm(finite), *stats.bootstrap_interval(finite), len(finite), len(x) - len(finite))
+
+
+# --- Words ---------------------------------------------------------------------------------------------------------------
+
+
+def readme(results: Results, drawn: Sequence[tuple[str, str]]) -> str:
+    """The page: what it is, the tables, the figures, and how to get them again."""
+    experiment = results.experiment
+    parts = [f"# {experiment.title}", experiment.story, *(f"![{title}]({file})" for file, title in drawn)]
+    parts.append("Numbers are interquartile means over seeds with 95 % bootstrap intervals in brackets; the last column counts the seeds.")
+    for variant in results.variants:
+        parts.append(f"## {variant.label}")
+        for table in experiment.tables:
+            lines = table_lines(results, variant, table)
+            parts += [f"### {table.title}", "\n".join(lines)] if lines else []
+    parts += ["## What each method saw", "\n".join(seen_lines(results)), "## How to get them again", "\n".join(origin_lines(results))]
+    return "\n\n".join(parts) + "\n"
+
+
+def table_lines(results: Results, variant: Variant, table: Table) -> list[str]:
+    """A table in Markdown: methods with cells in it, then what the paper printed."""
+    rows = []
+    for method in results.methods:
+        columns = [figure if method.trains else ceiling_of(figure) for _, figure in table.columns]
+        estimates = [estimate(values(results, variant, method, (figure,))) if figure else None for figure in columns]
+        if any(estimates):
+            words = [_words(e, figure) for e, (_, figure) in zip(estimates, table.columns, strict=True)]
+            rows.append([method.label, *words, _seeds([e for e in estimates if e])])
+    if not rows:
+        return []
+    rows += [[f"*{name}*", *map(_printed, numbers), ""] for name, numbers in table.paper.items()]
+    return _markdown(["", *(heading for heading, _ in table.columns), "seeds"], rows)
+
+
+def ceiling_of(figure: Figure) -> Figure | None:
+    """What exact planning says of a figure. Of the first episode nothing: nobody knows the task yet."""
+    return Figure("gpi_ceiling", figure.task) if figure.metric == "normalised_return" and figure.shots else None
+
+
+def _words(e: Estimate | None, figure: Figure) -> str:
+    if e is None:
+        return "–"
+    if not e.seeds:
+        return "not finite"
+    digits = 3 if figure.metric.endswith("accuracy") else 2
+    interval = f" [{e.low:.{digits}f}, {e.high:.{digits}f}]" if e.seeds > 1 else ""
+    return f"{e.value:.{digits}f}{interval}{f' ({e.undefined} not finite)' if e.undefined else ''}"
+
+
+def _seeds(estimates: Sequence[Estimate]) -> str:
+    counts = sorted({e.seeds + e.undefined for e in estimates})
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+
+
+def _printed(number: paper.Printed | None) -> str:
+    if number is None:
+        return ""
+    digits = 1 if round(number.value, 1) == number.value else 2
+    return f"*{number.value:.{digits}f}{'' if number.error is None else f' ± {number.error:.{digits}f}'}*"
+
+
+def _markdown(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    rule = ["---", *("---:" for _ in heading[1:])]
+    return [f"| {' | '.join(row)} |" for row in (heading, rule, *rows)]
+
+
+def seen_lines(results: Results) -> list[str]:
+    """Before it met a task: which demonstrations, which steps of its own, which rewards; and how long that took."""
+    rows = []
+    for method in results.methods:
+        some = [cell for cell in results.cells if cell["method"] == method.name]
+        seen = _seen(some[0]["config"], some[0]["env_steps"]) if method.trains else ["knows the world and the demonstrators", "–", "–"]
+        seconds = [_median([cell[name] for cell in some if name in cell]) for name in ("train_s", "wall_s")]
+        rows.append([method.label, *seen, *seconds])
+    return _markdown(["", "demonstrations", "steps of its own", "rewards", "seconds to train (median)", "and to measure, in all"], rows)
+
+
+def _median(x: Sequence[float]) -> str:
+    return f"{np.median(x):.0f}" if len(x) else "–"
+
+
+def _seen(config: dict[str, Any], env_steps: int) -> list[str]:
+    itd, task = config["itd"], config["ego_task"]
+    uses_steps = task is not None or (itd["cross_policy"] and itd["cross_policy_on"] == "experience")
+    steps = "none" if not uses_steps else f"{env_steps:,}" if task is not None else f"{env_steps:,}, random and reward-free"
+    rewards = "none" if task is None else f"of its own task, weights {', '.join(f'{w:g}' for w in task)} for red, green, yellow"
+    return [f"{config['episodes']:,} episodes of each of {len(config['demonstrators'])}", steps, rewards]
+
+
+def origin_lines(results: Results) -> list[str]:
+    """Commands, commits and versions, each as often as they differ."""
+    commits = dict.fromkeys(cell["commit"] or "no commit (not run from a checkout)" for cell in results.cells)
+    setups = dict.fromkeys(", ".join(f"{name} {version}" for name, version in cell["versions"].items()) for cell in results.cells)
+    lines = ["```", *dict.fromkeys(cell["command"] for cell in results.cells), "```", ""]
+    lines += [f"- Commit: {commit}" for commit in commits] + [f"- Setup: {setup}" for setup in setups]
+    seeds = sorted({cell["seed"] for cell in results.cells})
+    return [*lines, f"- Seeds: {_ranges(seeds)}", f"- Every number with its seed and config: [`{cells.FILE}`]({cells.FILE})"]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2, 5 as 0-2, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+# --- Figures -------------------------------------------------------------------------------------------------------------
+
+
+def figures(results: Results, directory: Path) -> list[tuple[str, str]]:
+    """Draw what the experiment has; gives file names and titles."""
+    drawn = []
+    if any(table.paper and table.columns[0][1].metric == "normalised_return" for table in results.experiment.tables):
+        _save(transfer_figure(results), directory / "transfer.png")
+        drawn.append(("transfer.png", "Few-shot transfer: interquartile means with 95 % intervals, the paper's numbers and the ceiling of GPI"))
+    if results.experiment.panels:
+        _save(methods_figure(results), directory / "methods.png")
+        drawn.append(("methods.png", "The methods compared: interquartile means with 95 % intervals"))
+    pictured = [cell for cell in results.cells if "extra" in cell and "phi" in cell["extra"]]
+    for cell in pictured[:1]:
+        title = f"The learned cumulants over a board (seed {cell['seed']})"
+        draw_cumulants(directory / "cumulants.png", directory / "cumulants.html", cell["extra"], title)
+        drawn.append(("cumulants.png", title))
+    return drawn
+
+
+def transfer_figure(results: Results) -> Drawing:
+    """A row per variant, a panel per number of shots, a band per task: methods as dots, the paper as diamonds, the ceiling as ticks."""
+    tables = [table for table in results.experiment.tables if table.columns[0][1].metric == "normalised_return"]
+    methods = [method for method in results.methods if method.trains]
+    shape = len(results.variants), len(tables)
+    drawing, axes = plt.subplots(*shape, figsize=(10.5, 0.9 + 2.6 * shape[0]), sharex=True, sharey=True, squeeze=False)
+    for row, variant in zip(axes, results.variants, strict=True):
+        for ax, table in zip(row, tables, strict=True):
+            _transfer_panel(ax, results, variant, table, methods)
+        row[0].set_title(f"{variant.label}\n\n{tables[0].title}")
+        for ax, table in zip(row[1:], tables[1:], strict=True):
+            ax.set_title(table.title)
+    for ax in axes[-1]:
+        ax.set_xlabel("normalised return")
+    marks = [Line2D([], [], marker="o", linestyle="", color=colour, label=m.label) for m, colour in zip(methods, PALETTE, strict=False)]
+    marks.append(Line2D([], [], marker="D", linestyle="", color=INK, markerfacecolor="white", markersize=5.5, label="the paper's ΨΦ-learning"))
+    marks.append(Line2D([], [], marker="|", linestyle="", color=FAINT, markersize=11, markeredgewidth=1.6, label="ceiling of GPI (exact ψ, φ, w)"))
+    drawing.tight_layout(rect=(0, 0.13 / shape[0] + 0.02, 1, 1), h_pad=2.2, w_pad=2.5)
+    drawing.legend(handles=marks, loc="lower center", ncols=2 if len(marks) > 3 else len(marks), frameon=False, columnspacing=2.5)
+    return drawing
+
+
+def _transfer_panel(ax: Axes, results: Results, variant: Variant, table: Table, methods: Sequence[Method]) -> None:
+    step = 0.62 / max(len(methods), 1)
+    for band, (_, figure) in enumerate(table.columns):
+        if band % 2 == 0:
+            ax.axhspan(band - 0.5, band + 0.5, color="#f6f6f6", zorder=0, linewidth=0)
+        _ceiling_tick(ax, results, variant, figure, band)
+        printed = table.paper.get(paper.PSIPHI)
+        if printed and printed[band] is not None:
+            ax.plot(printed[band].value, band - 0.36, marker="D", color=INK, markerfacecolor="white", markersize=5, clip_on=False, zorder=3)
+        for i, (method, colour) in enumerate(zip(methods, PALETTE, strict=False)):
+            _dot(ax, estimate(values(results, variant, method, (figure,))), band - 0.12 + i * step, colour)
+    ax.set_yticks(range(len(table.columns)), [heading for heading, _ in table.columns])
+    ax.set_ylim(len(table.columns) - 0.5, -0.5)
+    ax.set_xlim(-1.08, 1.08)
+    ax.set_xticks([-1, -0.5, 0, 0.5, 1])
+
+
+def _ceiling_tick(ax: Axes, results: Results, variant: Variant, figure: Figure, band: int) -> None:
+    ceiling = ceiling_of(figure)
+    for method in results.methods:
+        best = estimate(values(results, variant, method, (ceiling,))) if ceiling else None
+        if best:
+            ax.plot([best.value] * 2, [band - 0.44, band + 0.44], color=FAINT, linewidth=1.6, zorder=1)
+
+
+def _dot(ax: Axes, e: Estimate | None, y: float, colour: str) -> None:
+    if e is None or not e.seeds:
+        return
+    ax.plot([e.low, e.high], [y, y], color=colour, linewidth=2, solid_capstyle="round", alpha=0.55, zorder=2)
+    ax.plot(e.value, y, marker="o", color=colour, markersize=5, markeredgecolor="white", markeredgewidth=0.6, clip_on=False, zorder=4)
+
+
+def methods_figure(results: Results) -> Drawing:
+    """A panel per quantity, a line per method in each variant; a thin line carries the first method's value through."""
+    lines = [(v, m) for v in results.variants for m in results.methods if m.trains and _has(results, v, m)]
+    panels = results.experiment.panels
+    drawing, axes = plt.subplots(1, len(panels), figsize=(2.6 + 2.35 * len(panels), 1.1 + 0.31 * len(lines)), sharey=True, squeeze=False)
+    for ax, panel in zip(axes[0], panels, strict=True):
+        for y, (variant, method) in enumerate(lines):
+            e = estimate(values(results, variant, method, panel.figures))
+            best = estimate(values(results, variant, method, panel.ceiling)) if panel.ceiling else None
+            _line(ax, y, e, best, main=method == lines[0][1])
+        ax.set_title(panel.title, fontsize=9, pad=9)
+        low, high = ax.get_xlim()
+        ax.set_xlim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+    several = len(results.variants) > 1
+    labels = [f"{method.label}{f' · {variant.name}' if several else ''}" for variant, method in lines]
+    axes[0][0].set_yticks(range(len(lines)), labels)
+    axes[0][0].set_ylim(len(lines) - 0.5, -0.5)
+    drawing.tight_layout(w_pad=3.2)
+    return drawing
+
+
+def _line(ax: Axes, y: int, e: Estimate | None, best: Estimate | None, *, main: bool) -> None:
+    """One method in one panel: the dot with its interval, the most there could be as a tick, and the number at the right."""
+    if y % 2 == 0:
+        ax.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", zorder=0, linewidth=0)
+    if e is None:
+        return
+    if e.seeds and y == 0:
+        ax.axvline(e.value, color=PALETTE[0], linewidth=0.9, alpha=0.5, zorder=1)
+    _dot(ax, e, y, PALETTE[0] if main else INK)
+    if best and best.seeds:
+        ax.plot([best.value] * 2, [y - 0.3, y + 0.3], color=PALETTE[1], linewidth=1.6, zorder=3)
+    place = dict(transform=ax.get_yaxis_transform(), va="center", fontsize=7.5, color=PALETTE[0] if main else "#555555")
+    ax.text(1.02, y, f"{e.value:.2f}" if e.seeds else "n/a", **place)
+
+
+def _has(results: Results, variant: Variant, method: Method) -> bool:
+    return any((cell["env"], cell["method"]) == (variant.name, method.name) for cell in results.cells)
+
+
+# --- Cumulants over a board ----------------------------------------------------------------------------------------------
+
+
+def draw_cumulants(png: Path, page: Path, picture: Picture, title: str) -> None:
+    """The picture as a PNG, and as an HTML page of its own with the tables of correlations and preferences."""
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        drawing = cumulants_figure(picture)
+        data = io.BytesIO()
+        drawing.savefig(data, format="png", bbox_inches="tight", facecolor="white")
+        plt.close(drawing)
+    _write(png, data.getvalue())
+    _write(page, cumulants_page(picture, data.getvalue(), title).encode())
+
+
+def cumulants_figure(picture: Picture) -> Drawing:
+    """The board, then a panel per cumulant on one scale, with the cumulant's correlation to each colour above it."""
+    phi, board = np.asarray(picture["phi"]), np.asarray(picture["board"])
+    scale = max(np.abs(phi).max(), 1e-9)
+    drawing, axes = plt.subplots(1, 1 + len(phi), figsize=(2.15 * (1 + len(phi)) + 0.6, 2.9), squeeze=False)
+    _board(axes[0][0], board)
+    axes[0][0].set_title("the board\n\n", fontsize=10)
+    image = None
+    for i, ax in enumerate(axes[0][1:]):
+        image = ax.imshow(phi[i], cmap="RdBu_r", vmin=-scale, vmax=scale, extent=(0, phi.shape[2], phi.shape[1], 0))
+        _coins(ax, board[1:-1, 1:-1], filled=False)
+        ax.set_title(f"cumulant $\\phi_{{{i + 1}}}$\n\n", fontsize=10)
+        _correlations(ax, picture["correlation"][i])
+    for ax in axes[0]:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.spines[:].set_visible(True)
+        ax.spines[:].set_color("#777777")
+    if image is not None:
+        bar = drawing.colorbar(image, cax=axes[0][-1].inset_axes((1.07, 0, 0.05, 1)))
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+        bar.set_label("of stepping onto the cell", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
+    return drawing
+
+
+def _board(ax: Axes, board: np.ndarray) -> None:
+    room = board[1:-1, 1:-1]
+    ax.set_xlim(0, room.shape[1])
+    ax.set_ylim(room.shape[0], 0)
+    ax.set_aspect("equal")
+    for line in range(1, room.shape[0]):
+        ax.axhline(line, color="#e4e4e4", linewidth=0.8)
+        ax.axvline(line, color="#e4e4e4", linewidth=0.8)
+    _coins(ax, room, filled=True)
+
+
+def _coins(ax: Axes, room: np.ndarray, *, filled: bool) -> None:
+    """Discs with the colour's letter on the board, rings over the cumulants."""
+    for channel, (name, colour) in enumerate(COINS.items()):
+        for row, column in np.argwhere(room[..., channel] > 0):
+            where = column + 0.5, row + 0.5
+            if filled:
+                ax.add_patch(Circle(where, 0.34, color=colour, linewidth=0))
+                ax.text(*where, name[0].upper(), ha="center", va="center", color="white", fontsize=10, fontweight="bold")
+            else:
+                ax.add_patch(Circle(where, 0.36, fill=False, edgecolor="white", linewidth=3.2))
+                ax.add_patch(Circle(where, 0.36, fill=False, edgecolor=colour, linewidth=1.8))
+
+
+def _correlations(ax: Axes, row: Sequence[float]) -> None:
+    """The three correlations above a panel, each in its colour, the strongest in bold."""
+    strongest = int(np.argmax(np.abs(row)))
+    for i, ((name, colour), value) in enumerate(zip(COINS.items(), row, strict=True)):
+        weight = "bold" if i == strongest else "normal"
+        place = dict(transform=ax.transAxes, ha="center", va="bottom", color=colour, fontweight=weight)
+        ax.text((i + 0.5) / 3, 1.11, name, fontsize=7.5, **place)
+        ax.text((i + 0.5) / 3, 1.02, f"{value:+.2f}", fontsize=8.5, **place)
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1000px; margin: 2.5rem auto; padding: 0 1rem }}
+h1 {{ font-size: 1.4rem }} h2 {{ font-size: 1.05rem; margin-top: 2rem }}
+img {{ width: 100% }} table {{ border-collapse: collapse }} th, td {{ padding: .3rem .9rem; text-align: right }}
+th {{ font-weight: 600 }} thead th {{ border-bottom: 2px solid #222 }} tbody th {{ text-align: left }} tbody tr + tr > * {{ border-top: 1px solid #ddd }}
+p {{ max-width: 46rem }}
+</style></head><body>
+<h1>{title}</h1>
+<img alt="A board of CoinGrid and every learned cumulant over it" src="data:image/png;base64,{png}">
+<h2>Correlation of each cumulant with stepping on each colour</h2>
+<p>Over the steps of a random policy. Nobody told the learner about colours or rewards: it saw what demonstrators did.</p>
+{correlation}
+<h2>Inferred preferences: what each demonstrator wants of each cumulant</h2>
+{preferences}
+</body></html>
+"""
+
+
+def cumulants_page(picture: Picture, png: bytes, title: str) -> str:
+    names = [f"φ<sub>{i + 1}</sub>" for i in range(len(picture["correlation"]))]
+    return PAGE.format(
+        title=html.escape(title),
+        png=base64.b64encode(png).decode(),
+        correlation=_html_table(list(COINS), names, picture["correlation"]),
+        preferences=_html_table(names, [f"demonstrator {html.escape(name)}" for name in picture["demonstrators"]], picture["preferences"]),
+    )
+
+
+def _html_table(columns: Sequence[str], rows: Sequence[str], numbers: Sequence[Sequence[float]]) -> str:
+    """Numbers on a tint that grows with their size."""
+    head = "".join(f"<th>{name}</th>" for name in columns)
+    largest = max(np.abs(numbers).max(), 1e-9)
+
+    def cell(number: float) -> str:
+        return f'<td style="background: rgba(0, 114, 178, {0.45 * abs(number) / largest:.2f})">{number:+.2f}</td>'
+
+    body = "".join(f"<tr><th>{name}</th>{''.join(map(cell, row))}</tr>" for name, row in zip(rows, numbers, strict=True))
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------------
+
+
+def _save(drawing: Drawing, path: Path) -> None:
+    data = io.BytesIO()
+    drawing.savefig(data, format="png", facecolor="white")
+    plt.close(drawing)
+    _write(path, data.getvalue())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_bytes(data)
+        os.replace(draft, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error

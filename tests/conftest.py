@@ -1,0 +1,21 @@
+"""What every test run shares: JAX on the CPU, compiled code kept between runs, and types and shapes checked at every call."""
+
+import os
+import platform
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+_caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+# By machine, as compiled code may use instructions that another machine with the same home folder lacks.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_caches / "psiphi" / "jax-tests" / (platform.node() or "here")))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+from beartype import BeartypeConf, beartype  # noqa: E402
+from hypothesis import settings  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
+
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int will do for a float, as type checkers have it
+install_import_hook("psiphi", "conftest.checked")  # before anything imports psiphi
+
+settings.register_profile("psiphi", deadline=None)  # the first example of a property pays for compiling it
+settings.load_profile("psiphi")

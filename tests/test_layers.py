@@ -1,0 +1,120 @@
+"""Imports point one way. The table below is the architecture; a new module is given its place here."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "psiphi"
+
+WORDS = {"types", "errors"}
+CORE = {"losses", "gpi", "tasks", "theory", "nets", "optim", "replay"}
+
+# What a module or package may import of psiphi. An entry covers everything under it; the longest one that fits counts.
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": set(),
+    "errors": set(),
+    **{module: WORDS for module in CORE},
+    "model": WORDS | {"gpi", "tasks", "nets"},
+    "stats": {"errors"},
+    "checkpoint": {"errors"},
+    "progress": WORDS,
+    "demos": WORDS | {"demos"},
+    "agents": WORDS | CORE | {"model", "agents"},
+    "envs": WORDS | {"demos", "envs"},
+    "loops": WORDS | CORE | {"model", "checkpoint", "progress", "loops"},
+    "report": WORDS | {"stats", "experiments.paper"},
+    "experiments.paper": WORDS,
+    "experiments": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
+    "cli": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
+}
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Every module below `source` by its dotted name without the leading ``psiphi.``, the package itself left out."""
+    files = {".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): file for file in source.rglob("*.py")}
+    return {name: file for name, file in files.items() if name != "__init__"}
+
+
+def imports(name: str, file: Path, known: set[str]) -> set[str]:
+    """The psiphi modules that a file imports anywhere in it, inside functions and for type checking too."""
+    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = ["psiphi", *package[: len(package) + 1 - node.level]] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            # `from psiphi import losses` names a module, `from psiphi.losses import itd` something in one.
+            found |= {full if (full := f"{origin}.{alias.name}").removeprefix("psiphi.") in known else origin for alias in node.names}
+    return {target.removeprefix("psiphi.") for target in found if target.startswith("psiphi.")}
+
+
+def place(name: str) -> str | None:
+    """The longest entry of the table that covers a module."""
+    return max((entry for entry in MAY_IMPORT if covers(entry, name)), key=len, default=None)
+
+
+def covers(entry: str, name: str) -> bool:
+    return name == entry or name.startswith(entry + ".")
+
+
+def violations(source: Path) -> list[str]:
+    found = []
+    known = modules(source)
+    packages = {name for name, file in known.items() if file.name == "__init__.py"}
+    for name, file in known.items():
+        entry = place(name)
+        if entry is None:
+            found.append(f"{name} has no place in MAY_IMPORT")
+            continue
+        for target in imports(name, file, set(known)) - packages:
+            if not any(covers(allowed, target) for allowed in MAY_IMPORT[entry]):
+                found.append(f"{name} imports {target}")
+    return sorted(found)
+
+
+def test_imports_point_one_way():
+    assert violations(SOURCE) == []
+
+
+def test_the_table_itself_has_no_cycle_between_layers():
+    def reaches(start: str, seen: set[str]) -> set[str]:
+        for target in MAY_IMPORT[start] - seen:
+            seen.add(target)
+            reaches(target, seen)
+        return seen
+
+    for entry, allowed in MAY_IMPORT.items():
+        for target in allowed - {entry}:
+            if not covers(target, entry):  # a module may use its own package
+                assert entry not in reaches(target, set()), f"{entry} and {target} may import each other"
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "expected"),
+    [
+        ("agents/itd.py", "from psiphi.envs import coingrid", "agents.itd imports envs.coingrid"),
+        ("agents/itd.py", "import psiphi.loops.scan as s", "agents.itd imports loops.scan"),
+        ("agents/itd.py", "from ..envs.coingrid import make", "agents.itd imports envs.coingrid"),
+        ("agents/itd.py", "def f():\n    from psiphi import cli", "agents.itd imports cli"),
+        ("losses.py", "from psiphi import gpi", "losses imports gpi"),
+        ("losses.py", "from .agents import itd", "losses imports agents.itd"),
+        ("loops/scan.py", "from psiphi.agents.itd import Config", "loops.scan imports agents.itd"),
+        ("loops/scan.py", "from psiphi.envs.coingrid import make", "loops.scan imports envs.coingrid"),
+        ("report.py", "from psiphi.agents import itd", "report imports agents.itd"),
+        ("types.py", "import psiphi.errors", "types imports errors"),
+        ("odds.py", "", "odds has no place in MAY_IMPORT"),
+    ],
+)
+def test_a_wrong_import_is_seen(tmp_path, module, line, expected):
+    for name in ["__init__", "losses", "gpi", "types", "errors", "cli", "report"]:
+        (tmp_path / f"{name}.py").touch()
+    for package, name in [("agents", "itd"), ("envs", "coingrid"), ("loops", "scan")]:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / package / f"{name}.py").write_text("import numpy\nfrom psiphi import types\nfrom psiphi.types import Transition\n")
+    assert violations(tmp_path) == []
+    (tmp_path / module).write_text(line)
+    assert violations(tmp_path) == [expected]

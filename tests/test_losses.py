@@ -1,0 +1,192 @@
+"""Every equation worked by hand, and its gradients: against finite differences, and who gets how much."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from psiphi import losses
+
+# --- by hand
+
+
+def test_squared_is_the_sum_of_squares():
+    assert losses.squared(jnp.array([1.0, -2.0, 3.0])) == 14.0
+    assert losses.squared(jnp.array(-3.0)) == 9.0
+
+
+def test_bc_q_is_the_surprise_at_the_demonstrated_action():
+    # psi.w = (ln 1, ln 2, ln 5), so the softmax is (1/8, 2/8, 5/8).
+    psi = jnp.stack([jnp.log(jnp.array([1.0, 2.0, 5.0])), jnp.array([7.0, 8.0, 9.0])], axis=1)
+    w = jnp.array([1.0, 0.0])
+    for action, probability in enumerate((1 / 8, 2 / 8, 5 / 8)):
+        np.testing.assert_allclose(losses.bc_q(psi, w, jnp.array(action)), -np.log(probability), rtol=1e-5)
+    # beta = 2 squares the odds: 1 : 4 : 25.
+    np.testing.assert_allclose(losses.bc_q(psi, w, jnp.array(1), beta=2.0), -np.log(4 / 30), rtol=1e-5)
+
+
+def test_bc_q_does_not_see_what_all_actions_have_in_common():
+    """Hence the shaping in Theorem 1."""
+    psi, w = jnp.array([[1.0, 2.0], [0.0, -1.0]]), jnp.array([0.5, 2.0])
+    np.testing.assert_allclose(losses.bc_q(psi + jnp.array([3.0, -4.0]), w, jnp.array(0)), losses.bc_q(psi, w, jnp.array(0)), rtol=1e-3)
+
+
+def test_bc_q_is_finite_for_a_demonstrator_that_is_never_in_doubt():
+    assert losses.bc_q(jnp.array([[1e4], [-1e4]]), jnp.ones(1), jnp.array(1)) == 2e4
+
+
+def test_l1():
+    assert losses.l1(jnp.array([1.0, -2.0, 0.0])) == 3.0
+
+
+@pytest.mark.parametrize("loss", [losses.itd, losses.td_psi])
+def test_inverse_td_error(loss):
+    psi, phi, next_psi = jnp.array([5.0, 1.0]), jnp.array([1.0, -1.0]), jnp.array([4.0, 2.0])
+    np.testing.assert_allclose(loss(psi, phi, next_psi, jnp.array(0.5)), [5 - 1 - 2, 1 + 1 - 1])
+
+
+@pytest.mark.parametrize("loss", [losses.itd, losses.td_psi])
+def test_after_a_true_end_the_successor_features_are_the_cumulants(loss):
+    psi, phi = jnp.array([5.0, 1.0]), jnp.array([1.0, -1.0])
+    np.testing.assert_allclose(loss(psi, phi, jnp.array([1e9, -1e9]), jnp.array(0.0)), psi - phi)
+
+
+def test_reward_error():
+    assert losses.reward(jnp.array([1.0, 2.0]), jnp.array([3.0, -1.0]), jnp.array(0.25)) == 3 - 2 - 0.25
+
+
+def test_bellman_error():
+    # Three rewards 1, 0, 2 discounted by .5 make 1.5; then .5^3 = .125 of the next value.
+    error = losses.q(jnp.array([2.0, 1.0]), jnp.array([1.0, 3.0]), jnp.array(1.5), jnp.array(0.125), jnp.array(8.0))
+    assert error == 2 + 3 - 1.5 - 1
+
+
+def test_cross_policy_expects_over_the_policys_next_action():
+    next_psi, next_policy = jnp.array([[4.0, 0.0], [0.0, 8.0]]), jnp.array([0.25, 0.75])
+    error = losses.cross_policy(jnp.array([1.0, 1.0]), jnp.array([0.5, 0.0]), next_psi, next_policy, jnp.array(0.5))
+    np.testing.assert_allclose(error, [1 - 0.5 - 0.5 * 1, 1 - 0 - 0.5 * 6])
+
+
+def test_cross_policy_with_a_policy_that_never_doubts_is_itd():
+    psi, phi, next_psi = jnp.array([1.0, 1.0]), jnp.array([0.5, 0.0]), jnp.array([[4.0, 0.0], [0.0, 8.0]])
+    np.testing.assert_allclose(
+        losses.cross_policy(psi, phi, next_psi, jnp.array([0.0, 1.0]), jnp.array(0.9)), losses.itd(psi, phi, next_psi[1], jnp.array(0.9))
+    )
+
+
+def test_sparse_costs_nothing_at_zero_and_prefers_one_large_reward_to_many_small_ones():
+    def cost(reward):
+        return float(losses.sparse(jnp.array(reward), 5.0))
+
+    assert cost(0.0) == 0.0
+    assert cost(-0.2) == pytest.approx(np.log(2))
+    assert cost(1.0) < 10 * cost(0.1)
+
+
+def test_terminal_anchor_is_the_value_of_every_action():
+    np.testing.assert_allclose(losses.terminal_anchor(jnp.array([[1.0, 2.0], [0.0, 1.0]]), jnp.array([1.0, -1.0])), [-1.0, -1.0])
+
+
+def test_a_single_task_is_the_special_case_of_one_cumulant_with_preference_one():
+    # Then psi is Q and phi is the reward: Q - r - gamma Q'.
+    q, r, next_q = jnp.array([3.0]), jnp.array([1.0]), jnp.array([4.0])
+    assert losses.itd(q, r, next_q, jnp.array(0.5))[0] == losses.q(q, jnp.ones(1), r[0], jnp.array(0.5), next_q[0]) == 0.0
+
+
+# --- gradients
+
+
+def differentiable():
+    """Every loss as a scalar function of its real-valued arguments, at a point away from kinks."""
+    rng = np.random.default_rng(0)
+
+    def vector(*shape):
+        return jnp.array(rng.normal(size=shape))
+
+    psi, phi, next_psi, w, discount = vector(3), vector(3), vector(3), vector(3), jnp.array(0.9)
+    squared = losses.squared
+    return {
+        "bc_q": (lambda psi, w: losses.bc_q(psi, w, jnp.array(1), 2.0), (vector(4, 3), w)),
+        "l1": (losses.l1, (w,)),
+        "itd": (lambda *x: squared(losses.itd(*x)), (psi, phi, next_psi, discount)),
+        "td_psi": (lambda *x: squared(losses.td_psi(*x)), (psi, phi, next_psi, discount)),
+        "reward": (lambda *x: squared(losses.reward(*x)), (phi, w, vector())),
+        "q": (lambda *x: squared(losses.q(*x)), (psi, w, vector(), discount, vector())),
+        "cross_policy": (
+            lambda *x: squared(losses.cross_policy(*x)),
+            (psi, phi, vector(4, 3), jax.nn.softmax(vector(4)), discount),
+        ),
+        "sparse": (lambda r: losses.sparse(r, 5.0), (jnp.array(0.7),)),
+        "terminal_anchor": (lambda *x: squared(losses.terminal_anchor(*x)), (vector(4, 3), w)),
+    }
+
+
+@pytest.mark.parametrize("name", differentiable())
+def test_gradients_agree_with_finite_differences(name):
+    with jax.enable_x64(True):  # finite differences need the digits
+        loss, arguments = differentiable()[name]
+        check_grads(jax.jit(loss), arguments, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-5)
+
+
+def test_every_loss_is_in_the_list_above():
+    public = {name for name, f in inspect.getmembers(losses, inspect.isfunction) if f.__module__ == losses.__name__}
+    assert public - {"squared"} == differentiable().keys()
+
+
+def test_the_gradient_of_bc_q_is_the_probability_less_the_choice():
+    # psi.w = (0, ln 3): probabilities 1/4, 3/4; action 0 was taken; d/d(psi.w) = (1/4 - 1, 3/4), times beta w in psi, times beta psi in w.
+    psi, w = jnp.array([[0.0, 0.0], [np.log(3.0), 1.0]], jnp.float32), jnp.array([0.5, 0.0])
+    in_psi, in_w = jax.grad(losses.bc_q, argnums=(0, 1))(psi, w, jnp.array(0), 2.0)
+    np.testing.assert_allclose(in_psi, [[2 * 0.5 * -0.75, 0.0], [2 * 0.5 * 0.75, 0.0]], rtol=1e-5)
+    np.testing.assert_allclose(in_w, [2 * 0.75 * np.log(3), 2 * 0.75 * 1], rtol=1e-5)
+
+
+def test_bc_q_cannot_touch_the_cumulants():
+    assert "phi" not in inspect.signature(losses.bc_q).parameters
+
+
+def test_itd_pulls_psi_and_phi_with_equal_and_opposite_force():
+    psi, phi, next_psi, discount = jnp.array([5.0, 1.0]), jnp.array([1.0, -1.0]), jnp.array([4.0, 2.0]), jnp.array(0.5)
+    in_psi, in_phi = jax.grad(lambda *x: losses.squared(losses.itd(*x)), argnums=(0, 1))(psi, phi, next_psi, discount)
+    np.testing.assert_allclose(in_psi, [4.0, 2.0])  # twice the error (2, 1)
+    np.testing.assert_allclose(in_phi, [-4.0, -2.0])
+
+
+# What one step of each loss trains, when everything is a function of one network's parameters and the caller passes the target's
+# values for what is to be held fixed. This is how the agents call them.
+PARAMETERS = {"psi": jnp.array([[1.0, 2.0], [3.0, -1.0]]), "phi": jnp.array([0.5, 1.0]), "w": jnp.array([1.0, -2.0])}
+TARGET = {name: leaf + 0.3 for name, leaf in PARAMETERS.items()}
+ROUTES = {
+    "bc_q": (lambda p, target: losses.bc_q(p["psi"], p["w"], jnp.array(0)), {"psi", "w"}),
+    "itd": (lambda p, target: losses.squared(losses.itd(p["psi"][0], p["phi"], target["psi"][1], jnp.array(0.9))), {"psi", "phi"}),
+    "reward": (lambda p, target: losses.squared(losses.reward(p["phi"], p["w"], jnp.array(1.0))), {"phi", "w"}),
+    "q": (
+        lambda p, target: losses.squared(
+            losses.q(p["psi"][0], target["w"], jnp.array(1.0), jnp.array(0.9), jnp.max(target["psi"] @ target["w"]))
+        ),
+        {"psi"},
+    ),
+    "td_psi": (lambda p, target: losses.squared(losses.td_psi(p["psi"][0], target["phi"], target["psi"][1], jnp.array(0.9))), {"psi"}),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_each_loss_trains_what_the_paper_says_and_nothing_else(name):
+    loss, trained = ROUTES[name]
+    moved = {leaf for leaf, gradient in jax.grad(loss)(PARAMETERS, TARGET).items() if np.any(np.asarray(gradient) != 0)}
+    assert moved == trained
+
+
+def test_the_losses_of_one_step_vmap_to_a_batch_and_to_demonstrators():
+    rng = np.random.default_rng(0)
+    psi, w = jnp.array(rng.normal(size=(3, 5, 4, 2))), jnp.array(rng.normal(size=(3, 2)))
+    action = jnp.array(rng.integers(4, size=(3, 5)))
+    batched = jax.vmap(jax.vmap(losses.bc_q, in_axes=(0, None, 0)))(psi, w, action)
+    assert batched.shape == (3, 5)
+    np.testing.assert_allclose(batched[2, 3], losses.bc_q(psi[2, 3], w[2], action[2, 3]), rtol=1e-5)
+    # A demonstrator's loss moves its own preferences only.
+    in_w = jax.grad(lambda w: jnp.sum(jax.vmap(jax.vmap(losses.bc_q, in_axes=(0, None, 0)))(psi, w, action)[1]))(w)
+    assert np.all(in_w[1] != 0) and np.all(in_w[np.array([0, 2])] == 0)
