@@ -23,9 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agents": WORDS | CORE | {"model", "agents"},
     "envs": WORDS | {"demos", "envs"},
     "loops": WORDS | CORE | {"model", "checkpoint", "progress", "loops"},
-    "report": WORDS | {"stats", "experiments.paper"},
+    "report": WORDS | {"stats", "experiments.paper", "experiments.cells"},
     "experiments.paper": WORDS,
+    "experiments.cells": WORDS,
     "experiments": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
+    "__main__": {"cli"},
     "cli": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
 }
 

@@ -32,15 +32,9 @@ def phi(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Array, "B d
     return jnp.take_along_axis(model.net.phi(obs), action[:, None, None], axis=1)[:, 0]
 
 
-def psi(model: Model, obs: Array, w: Float[Array, "B d"]) -> Float[Array, "B heads ensemble A d"]:
-    """Successor features of every known policy and action; the last is the universal head's for the task w, where there is one."""
-    features = model.net.features(obs)
-    known = model.net.psi(features)
-    if model.net.universal is None:
-        return known
-    mixture = w @ jnp.linalg.pinv(model.prior.basis)
-    mixture = mixture / (jnp.linalg.norm(mixture, axis=1, keepdims=True) + 1e-8)
-    return jnp.concatenate([known, model.net.universal_psi(features, mixture)[:, None]], axis=1)
+def psi(model: Model, obs: Array) -> Float[Array, "B heads ensemble A d"]:
+    """Successor features of every known policy and action."""
+    return model.net.psi(model.net.features(obs))
 
 
 def rewards(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Array, "B K"]:
@@ -51,22 +45,31 @@ def rewards(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Array, 
 def imitate(model: Model, obs: Array, whose: Int[Array, " B"]) -> Float[Array, "B A"]:
     """Action values of a demonstrator on its own task, averaged over the ensemble: its policy is their softmax, its choice their argmax."""
     agents = model.units.shape[0]
-    values = jnp.einsum("bkead,kd->bkea", model.net.psi(model.net.features(obs))[:, :agents], model.w[:agents])
+    values = jnp.einsum("bkead,kd->bkea", psi(model, obs)[:, :agents], model.w[:agents])
     return jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose]
 
 
-def act(model: Model, obs: Array, w: Float[Array, "B d"]) -> Int[Array, " B"]:
-    """The GPI action for the task w."""
-    return jax.vmap(gpi.action)(psi(model, obs, w), w)
+def act(model: Model, obs: Array, w: Float[Array, "B d"], key: Array, *, temperature: float) -> Int[Array, " B"]:
+    """The GPI action for the task w, soft where `temperature` > 0.
+
+    Softness breaks the ties and the circles into which a greedy choice among approximate values falls; it is the demonstrators' own
+    form of optimality.
+    """
+    return draw(jax.vmap(lambda psi_s, w_s: gpi.values(psi_s, lambda p: p @ w_s))(psi(model, obs), w), key, temperature)
 
 
-def act_optimistically(model: Model, obs: Array, belief: tasks.Posterior, kappa: float) -> Int[Array, " B"]:
-    """The GPI action under an upper confidence bound on the task."""
+def act_on_belief(model: Model, obs: Array, belief: tasks.Posterior, key: Array, *, kappa: float, temperature: float) -> Int[Array, " B"]:
+    """The same for a task that is only believed, by an upper confidence bound of `kappa` standard deviations."""
 
     def one(psi_s: Array, belief_s: tasks.Posterior) -> Array:
-        return jnp.argmax(gpi.values(psi_s, lambda p: tasks.upper_confidence(p, belief_s, kappa)))
+        return gpi.values(psi_s, lambda p: tasks.upper_confidence(p, belief_s, kappa))
 
-    return jax.vmap(one)(psi(model, obs, belief.mean), belief)
+    return draw(jax.vmap(one)(psi(model, obs), belief), key, temperature)
+
+
+def draw(values: Float[Array, "B A"], key: Array, temperature: float) -> Int[Array, " B"]:
+    """An action from softmax(values / temperature), by Gumbel noise; the best one where the temperature is 0."""
+    return jnp.argmax(values + temperature * jax.random.gumbel(key, values.shape), axis=-1)
 
 
 def measure_units(net: PsiPhiNet, w: Float[Array, "K d"], demos: Demos, limit: int = 4096) -> Float[Array, " K"]:

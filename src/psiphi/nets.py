@@ -227,14 +227,13 @@ class PsiPhiNet(eqx.Module):
     """Shared cumulants phi, successor features psi with axes (head, ensemble), and one preference vector w per head.
 
     Heads 0..K-1 are the demonstrators'; an ego, if there is one, is the last. `phi_torso` is None where phi reads the shared torso,
-    as in the paper. `universal`, where there is one, is a head for every mixture of the demonstrators' wishes: it also reads the mixture.
+    as in the paper.
     """
 
     torso: Torso
     phi_torso: Torso | None
     phi_head: MLP
     psi_heads: MLP
-    universal: MLP | None
     w: Float[Array, "heads d"]
     num_actions: int = eqx.field(static=True)
 
@@ -250,10 +249,9 @@ class PsiPhiNet(eqx.Module):
         phi_hidden: tuple[int, ...],
         psi_hidden: tuple[int, ...],
         share_torso: bool,
-        mixture: int = 0,
         key: Array,
     ):
-        torso_key, phi_torso_key, phi_key, psi_key, universal_key, w_key = jax.random.split(key, 6)
+        torso_key, phi_torso_key, phi_key, psi_key, w_key = jax.random.split(key, 5)
         outputs = spec.num_actions * num_cumulants
         self.num_actions = spec.num_actions
         self.torso = torso(torso_name, spec, torso_hidden, key=torso_key)
@@ -263,8 +261,6 @@ class PsiPhiNet(eqx.Module):
         keys = jax.random.split(psi_key, (heads, ensemble))
         make_psi = jax.vmap(jax.vmap(lambda k: MLP((torso_hidden[-1], *psi_hidden, outputs), key=k)))
         self.psi_heads = make_psi(keys)
-        make_universal = jax.vmap(lambda k: MLP((torso_hidden[-1] + mixture, *psi_hidden, outputs), key=k))
-        self.universal = make_universal(jax.random.split(universal_key, ensemble)) if mixture else None
         self.w = jax.random.normal(w_key, (heads, num_cumulants)) / math.sqrt(num_cumulants)
 
     def _per_action(self, flat: Array) -> Array:
@@ -288,9 +284,3 @@ class PsiPhiNet(eqx.Module):
         """Successor features where slice k of `features` meets head k only."""
         one_head = jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1)
         return self._per_action(jax.vmap(one_head)(self.psi_heads, features))
-
-    def universal_psi(self, features: Float[Array, "B f"], mixture: Float[Array, "B K"]) -> Float[Array, "B ensemble A d"]:
-        """Successor features of the policy that is best for a mixture of the demonstrators' rewards."""
-        assert self.universal is not None
-        inputs = jnp.concatenate([features, mixture], axis=-1)
-        return self._per_action(jax.vmap(lambda head: head(inputs), out_axes=1)(self.universal))

@@ -33,7 +33,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 INK, FAINT = "#222222", "#9a9a9a"
 COINS = {"red": "#D55E00", "green": "#009E73", "yellow": "#E6B800"}
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -248,7 +248,7 @@ def figures(results: Results, directory: Path) -> list[tuple[str, str]]:
     drawn = []
     if any(table.paper and table.columns[0][1].metric == "normalised_return" for table in results.experiment.tables):
         _save(transfer_figure(results), directory / "transfer.png")
-        drawn.append(("transfer.png", "Few-shot transfer: interquartile means with 95 % intervals, the paper's numbers and the ceiling of GPI"))
+        drawn.append(("transfer.png", "Few-shot transfer: interquartile means with 95 % intervals, and the paper's"))
     if results.experiment.panels:
         _save(methods_figure(results), directory / "methods.png")
         drawn.append(("methods.png", "The methods compared: interquartile means with 95 % intervals"))
@@ -275,8 +275,10 @@ def transfer_figure(results: Results) -> Drawing:
     for ax in axes[-1]:
         ax.set_xlabel("normalised return")
     marks = [Line2D([], [], marker="o", linestyle="", color=colour, label=m.label) for m, colour in zip(methods, PALETTE, strict=False)]
-    marks.append(Line2D([], [], marker="D", linestyle="", color=INK, markerfacecolor="white", markersize=5.5, label="the paper's ΨΦ-learning"))
-    marks.append(Line2D([], [], marker="|", linestyle="", color=FAINT, markersize=11, markeredgewidth=1.6, label="ceiling of GPI (exact ψ, φ, w)"))
+    marks.append(
+        Line2D([], [], marker="D", linestyle="", color=INK, markerfacecolor="white", markersize=5.5, label="ΨΦ-learning in the paper")
+    )
+    marks.append(Line2D([], [], marker="|", linestyle="", color=FAINT, markersize=11, mew=1.6, label="ceiling: GPI with exact ψ, φ, w"))
     drawing.tight_layout(rect=(0, 0.13 / shape[0] + 0.02, 1, 1), h_pad=2.2, w_pad=2.5)
     drawing.legend(handles=marks, loc="lower center", ncols=2 if len(marks) > 3 else len(marks), frameon=False, columnspacing=2.5)
     return drawing
@@ -288,9 +290,9 @@ def _transfer_panel(ax: Axes, results: Results, variant: Variant, table: Table, 
         if band % 2 == 0:
             ax.axhspan(band - 0.5, band + 0.5, color="#f6f6f6", zorder=0, linewidth=0)
         _ceiling_tick(ax, results, variant, figure, band)
-        printed = table.paper.get(paper.PSIPHI)
-        if printed and printed[band] is not None:
-            ax.plot(printed[band].value, band - 0.36, marker="D", color=INK, markerfacecolor="white", markersize=5, clip_on=False, zorder=3)
+        printed = table.paper[paper.PSIPHI][band] if paper.PSIPHI in table.paper else None
+        if printed:
+            ax.plot(printed.value, band - 0.36, marker="D", color=INK, markerfacecolor="white", markersize=5, clip_on=False, zorder=3)
         for i, (method, colour) in enumerate(zip(methods, PALETTE, strict=False)):
             _dot(ax, estimate(values(results, variant, method, (figure,))), band - 0.12 + i * step, colour)
     ax.set_yticks(range(len(table.columns)), [heading for heading, _ in table.columns])
@@ -346,7 +348,7 @@ def _line(ax: Axes, y: int, e: Estimate | None, best: Estimate | None, *, main: 
     _dot(ax, e, y, PALETTE[0] if main else INK)
     if best and best.seeds:
         ax.plot([best.value] * 2, [y - 0.3, y + 0.3], color=PALETTE[1], linewidth=1.6, zorder=3)
-    place = dict(transform=ax.get_yaxis_transform(), va="center", fontsize=7.5, color=PALETTE[0] if main else "#555555")
+    place: dict[str, Any] = dict(transform=ax.get_yaxis_transform(), va="center", fontsize=7.5, color=PALETTE[0] if main else "#555555")
     ax.text(1.02, y, f"{e.value:.2f}" if e.seeds else "n/a", **place)
 
 
@@ -423,7 +425,7 @@ def _correlations(ax: Axes, row: Sequence[float]) -> None:
     strongest = int(np.argmax(np.abs(row)))
     for i, ((name, colour), value) in enumerate(zip(COINS.items(), row, strict=True)):
         weight = "bold" if i == strongest else "normal"
-        place = dict(transform=ax.transAxes, ha="center", va="bottom", color=colour, fontweight=weight)
+        place: dict[str, Any] = dict(transform=ax.transAxes, ha="center", va="bottom", color=colour, fontweight=weight)
         ax.text((i + 0.5) / 3, 1.11, name, fontsize=7.5, **place)
         ax.text((i + 0.5) / 3, 1.02, f"{value:+.2f}", fontsize=8.5, **place)
 
@@ -433,7 +435,8 @@ PAGE = """<!doctype html>
 body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1000px; margin: 2.5rem auto; padding: 0 1rem }}
 h1 {{ font-size: 1.4rem }} h2 {{ font-size: 1.05rem; margin-top: 2rem }}
 img {{ width: 100% }} table {{ border-collapse: collapse }} th, td {{ padding: .3rem .9rem; text-align: right }}
-th {{ font-weight: 600 }} thead th {{ border-bottom: 2px solid #222 }} tbody th {{ text-align: left }} tbody tr + tr > * {{ border-top: 1px solid #ddd }}
+th {{ font-weight: 600 }} thead th {{ border-bottom: 2px solid #222 }} tbody th {{ text-align: left }}
+tbody tr + tr > * {{ border-top: 1px solid #ddd }}
 p {{ max-width: 46rem }}
 </style></head><body>
 <h1>{title}</h1>

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from psiphi import losses, optim, replay, tasks
+from psiphi import losses, optim, replay
 from psiphi.nets import PsiPhiNet, TorsoName
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
@@ -39,13 +39,13 @@ class ITDConfig:
     """Hidden layers of each successor-feature head."""
     share_torso: bool = False
     """Whether phi reads the successor features' torso (paper) or has one of its own."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Adam's rate (paper: 1e-4 on CoinGrid)."""
     cosine: bool = True
-    """Extension: let the rate fall along a cosine over `updates`; off: constant (paper)."""
+    """Extension: the rate falls along a cosine over `updates`; off: constant (paper)."""
     clip: float = 10.0
     """Extension: clip the gradient's global norm; 0: don't (paper)."""
-    updates: int = 5_000
+    updates: int = 6_000
     """Length of the schedules (rate, sparsity ramp) in updates."""
     batch: int = 64
     """Demonstrated steps per demonstrator and update (paper: 64)."""
@@ -60,25 +60,22 @@ class ITDConfig:
     beta: float = 20.0
     """Extension: fixed inverse temperature of the demonstrators, with |w_k| = 1; 0: |w_k| is learned and plays that part (paper)."""
     axis_preferences: bool = True
-    """Extension: start each w_k on an axis of its own. Rotating (phi, psi, w) changes nothing else, so this only fixes the frame."""
+    """Extension: wherever d >= K, w_k is the k-th axis and is not learned; off: learned (paper). Transforming (phi, psi, w) together
+    changes nothing else, so this only fixes the frame: cumulant k is what demonstrator k wants, and no two can share a dimension."""
     cross_policy: float = 10.0
     """Extension: weight of expected-SARSA TD of *every* policy on transitions of anybody; 0: off (paper)."""
     cross_policy_on: Literal["experience", "pooled"] = "experience"
     """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations."""
     cross_batch: int = 256
     """Transitions per update for the above."""
-    universal: float = 10.0
-    """Extension: weight of Q-learning, in imagination, of one more psi that serves every mixture of the demonstrators' rewards; 0: off."""
     anchor: float = 10.0
     """Extension: weight of psi_k.w_k = 0 where a demonstration truly ends; 0: off (paper)."""
     sparsity: float = 0.6
     """Extension: weight of the sparse-reward prior that picks one among rewards equal up to shaping; 0: off (paper)."""
     sparsity_scale: float = 5.0
-    """Its scale: log(1 + scale |phi.w_k|)."""
+    """Its scale: log(1 + scale |phi_i|)."""
     sparsity_ramp: float = 0.5
     """It grows from 0 to its full weight over this part of `updates`."""
-    closing: float = 0.4
-    """Extension: over this last part of `updates` phi and w are held fixed and psi is fitted to them without BC-Q's noise; 0: off."""
     ema: float = 0.02
     """Extension: targets, and the network that is deployed, follow by a moving average at this rate; 0: periodic copies (paper)."""
     target_period: int = 1_000
@@ -97,8 +94,8 @@ def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a froze
         config,
         num_cumulants=4, gamma=0.9, ensemble=2, torso="impala-shallow", torso_hidden=(256,), phi_hidden=(256, 128), psi_hidden=(512, 256),
         share_torso=True, learning_rate=1e-4, cosine=False, clip=0.0, batch=64, alternate=True, bc_weight=1.0, l1_weight=0.05,
-        itd_weight=1.0, beta=0.0, axis_preferences=False, cross_policy=0.0, universal=0.0, anchor=0.0, sparsity=0.0, closing=0.0,
-        ema=0.0, target_period=1_000, mirror=False,
+        itd_weight=1.0, beta=0.0, axis_preferences=False, cross_policy=0.0, anchor=0.0, sparsity=0.0, ema=0.0,
+        target_period=1_000, mirror=False,
     )  # fmt: skip
 
 
@@ -125,16 +122,14 @@ class Predictions(NamedTuple):
     cross_psi: Float[Array, "X K E A d"]
     cross_phi: Float[Array, "X A d"]
     cross_next_psi: Float[Array, "X K E A d"]
-    here: Float[Array, "X f"]
-    """Features of the transitions' states, the online network's ..."""
-    there: Float[Array, "X f"]
-    """... and of their next states, the target's."""
 
 
 def preferences(config: ITDConfig, w: Float[Array, "heads d"]) -> Float[Array, "heads d"]:
     """The preferences in use: of unit length where the inverse temperature is fixed; 1 in the paper's single-task setting, K = d = 1."""
     if w.shape == (1, 1):
         return jnp.ones_like(w)
+    if config.axis_preferences and w.shape[0] <= w.shape[1]:
+        return jnp.eye(*w.shape)
     return w / jnp.linalg.norm(w, axis=-1, keepdims=True) if config.beta else w
 
 
@@ -148,23 +143,19 @@ def demonstrators(net: PsiPhiNet, agents: int) -> PsiPhiNet:
 
 
 def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition) -> Predictions:
-    """Everything the losses compare. One torso pass for the online network, one for the target."""
+    """Everything the losses compare; what a set of losses does not use, the compiler leaves out."""
     agents, batch = demo.action.shape
     flat = lambda x: x.reshape(agents * batch, *x.shape[2:])  # noqa: E731
     fold = lambda x: x.reshape(agents, batch, *x.shape[1:])  # noqa: E731
-    parts = [agents * batch, 2 * agents * batch]
-    now, end, here = jnp.split(net.features(jnp.concatenate([flat(demo.obs), flat(demo.next_obs), cross.obs])), parts)
-    later, there = jnp.split(target.features(jnp.concatenate([flat(demo.next_obs), cross.next_obs])), parts[:1])
+    now, here = net.features(flat(demo.obs)), net.features(cross.obs)
     return Predictions(
         psi=net.own_psi(fold(now)),
         phi=fold(net.phi(flat(demo.obs), now)),
-        end_psi=net.own_psi(fold(end)),
-        next_psi=target.own_psi(fold(later)),
+        end_psi=net.own_psi(fold(net.features(flat(demo.next_obs)))),
+        next_psi=target.own_psi(fold(target.features(flat(demo.next_obs)))),
         cross_psi=net.psi(here),
         cross_phi=net.phi(cross.obs, here),
-        cross_next_psi=target.psi(there),
-        here=here,
-        there=there,
+        cross_next_psi=target.psi(target.features(cross.next_obs)),
     )
 
 
@@ -192,39 +183,12 @@ def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transit
     """Every demonstrator's psi on anybody's transition; each ensemble member is evaluated under the policy of its neighbour."""
 
     def one(psi: Array, phi: Array, next_psi: Array, w_k: Array, c: Transition) -> Array:
-        policy = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ w_k)
+        policy = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ jax.lax.stop_gradient(w_k))
         error = jax.vmap(losses.cross_policy, (0, None, 0, 0, None))
         return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi[c.action], next_psi, policy, config.gamma * c.discount)))
 
     per_head = jax.vmap(one, (0, None, 0, 0, None))
     return jnp.mean(weight[:, None] * jax.vmap(per_head, (0, 0, 0, None, 0))(p.cross_psi, p.cross_phi, p.cross_next_psi, w, cross))
-
-
-def imagination(
-    config: ITDConfig, net: PsiPhiNet, target: PsiPhiNet, p: Predictions, w: Array, demo: Demonstration, cross: Transition, key: Array
-) -> Array:
-    """Q-learning of the universal head on rewards that nobody gave: a transition serves a random mixture of the demonstrators' wishes.
-
-    The next action is the best that the universal head or any demonstrator's offers for that mixture, as the neighbouring ensemble
-    member sees it. phi is held fixed: imagination must not bend what the demonstrations say.
-    """
-    own = jnp.einsum("kbd,kd->kb", taken(p.phi, demo.action), w)
-    units = jax.vmap(tasks.reward_unit, (0, None))(own, jnp.ones(own.shape[1]))
-    basis = jax.lax.stop_gradient(tasks.in_reward_units(w, units))
-    mixture = jax.random.normal(key, (cross.action.shape[0], w.shape[0]))
-    mixture = mixture / jnp.linalg.norm(mixture, axis=1, keepdims=True)
-    psi = net.universal_psi(p.here, mixture)
-    next_psi = jnp.concatenate([p.cross_next_psi, target.universal_psi(p.there, mixture)[:, None]], axis=1)
-
-    def one(psi: Array, phi: Array, next_psi: Array, task: Array, c: Transition) -> Array:
-        values = jnp.roll(next_psi, 1, axis=1) @ task  # [heads, E, A]
-        best = jnp.argmax(jnp.swapaxes(values, 0, 1).reshape(values.shape[1], -1), axis=1)
-        by_choice = jnp.swapaxes(next_psi, 0, 1).reshape(values.shape[1], -1, next_psi.shape[-1])
-        chosen = jnp.take_along_axis(by_choice, best[:, None, None], axis=1)[:, 0]
-        error = jax.vmap(losses.td_psi, (0, None, 0, None))
-        return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi[c.action], chosen, config.gamma * c.discount)))
-
-    return jnp.mean(jax.vmap(one)(psi, jax.lax.stop_gradient(p.cross_phi), next_psi, mixture @ basis, cross))
 
 
 def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
@@ -234,14 +198,15 @@ def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
     return jnp.mean((demo.discount == 0)[..., None, None] * jnp.square(left))
 
 
-def sparseness(config: ITDConfig, p: Predictions, w: Array, cross: Transition) -> Array:
-    """The sparse-reward prior on every demonstrator's reward, at transitions of anybody.
+def sparseness(config: ITDConfig, p: Predictions, cross: Transition) -> Array:
+    """The sparse-reward prior on every cumulant, at transitions of anybody; cumulants that nobody needs fall silent.
 
     Not at the demonstrators' own steps: there the shaping that hides a reward (minus the value) looks sparser than the reward itself.
+    Per demonstrator, as the losses that it must balance are means over demonstrators.
     """
-    rewards = taken(p.cross_phi, cross.action) @ w.T
-    per_pair = jax.vmap(jax.vmap(losses.sparse, (0, None)), (0, None))
-    return jnp.mean(per_pair(rewards, config.sparsity_scale))
+    per_cumulant = jax.vmap(jax.vmap(losses.sparse, (0, None)), (0, None))
+    total = jnp.sum(per_cumulant(taken(p.cross_phi, cross.action), config.sparsity_scale), axis=1)
+    return jnp.mean(total) / p.phi.shape[0]
 
 
 def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, "... d"]:
@@ -249,22 +214,18 @@ def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, ".
 
 
 def joint_loss(
-    net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, count: Array, key: Array, config: ITDConfig
+    net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, count: Array, config: ITDConfig
 ) -> tuple[Array, Metrics]:
     """The weighted sum of all terms, and each of them."""
-    learning = count < (1 - config.closing) * config.updates
     ramp = jnp.clip(count / max(config.sparsity_ramp * config.updates, 1), 0, 1)
     p, w = predict(net, target, demo, cross), preferences(config, net.w)
-    hold = lambda x: jnp.where(learning, x, jax.lax.stop_gradient(x))  # noqa: E731
-    p, w = p._replace(phi=hold(p.phi), cross_phi=hold(p.cross_phi)), hold(w)
     terms = {
-        "bc_q": (config.bc_weight, lambda: learning * imitation(config, p, w, demo)),
+        "bc_q": (config.bc_weight, lambda: imitation(config, p, w, demo)),
         "l1": (config.l1_weight, lambda: jnp.mean(jax.vmap(losses.l1)(w))),
         "itd": (config.itd_weight, lambda: consistency(config, p, demo)),
         "cross_policy": (config.cross_policy, lambda: cross_evaluation(config, p, w, cross, weight)),
-        "universal": (config.universal, lambda: imagination(config, net, target, p, w, demo, cross, key)),
         "anchor": (config.anchor, lambda: anchoring(p, w, demo)),
-        "sparsity": (config.sparsity, lambda: learning * ramp * sparseness(config, p, w, cross)),
+        "sparsity": (config.sparsity, lambda: ramp * sparseness(config, p, cross)),
     }
     values = {name: (weight, term()) for name, (weight, term) in terms.items() if weight}
     total = sum((weight * value for weight, value in values.values()), start=jnp.zeros(()))
@@ -301,8 +262,8 @@ def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
     return Transition(flat(demo.obs), action, blank, goes_on, flat(demo.next_obs), blank.astype(bool)), goes_on
 
 
-def initial_net(config: ITDConfig, spec: EnvSpec, agents: int, heads: int, key: Array) -> PsiPhiNet:
-    net = PsiPhiNet(
+def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array) -> PsiPhiNet:
+    return PsiPhiNet(
         spec,
         heads=heads,
         ensemble=config.ensemble,
@@ -312,13 +273,8 @@ def initial_net(config: ITDConfig, spec: EnvSpec, agents: int, heads: int, key: 
         phi_hidden=config.phi_hidden,
         psi_hidden=config.psi_hidden,
         share_torso=config.share_torso,
-        mixture=agents if config.universal else 0,
         key=key,
     )
-    if not config.axis_preferences:
-        return net
-    axes = jnp.eye(config.num_cumulants)[jnp.arange(heads) % config.num_cumulants]
-    return eqx.tree_at(lambda n: n.w, net, axes + 0.1 * net.w)
 
 
 def make_optimiser(config: ITDConfig):
@@ -335,7 +291,7 @@ def deployed(config: ITDConfig, state: Any) -> PsiPhiNet:
 
 
 def uses_anybodys_steps(config: ITDConfig) -> bool:
-    return bool(config.cross_policy or config.universal or config.sparsity)
+    return bool(config.cross_policy or config.sparsity)
 
 
 def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array) -> tuple[Demonstration, Transition, Array]:
@@ -391,7 +347,7 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None
-        net = initial_net(config, spec, num_demonstrators, num_demonstrators, key)
+        net = initial_net(config, spec, num_demonstrators, key)
         optimiser_state = optim.start(optimiser, net)
         return State(
             net=net,
@@ -410,14 +366,11 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         return state._replace(experience=replay.remember(experience, state.experience, rollout))
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:
-        sample_key, mixture_key = jax.random.split(key)
-        demo, cross, weight = sample(config, spec, experience, state, sample_key)
+        demo, cross, weight = sample(config, spec, experience, state, key)
         if config.alternate:
             net, optimiser_state, metrics = alternating_step(config, optimiser, num_demonstrators, state, demo, cross)
         else:
-            gradients, metrics = jax.grad(joint_loss, has_aux=True)(
-                state.net, state.target, demo, cross, weight, state.count, mixture_key, config
-            )
+            gradients, metrics = jax.grad(joint_loss, has_aux=True)(state.net, state.target, demo, cross, weight, state.count, config)
             net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
         count = state.count + 1
         target = next_target(config, state.target, net, count)

@@ -146,14 +146,14 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
 
 
 def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
-    """PsiPhi-learning as an agent; with no demonstrators (0) it is Q-learning with successor features."""
-    inner = replace(config.itd, universal=0.0)  # the ego's own head plans for its task
+    """PsiPhi-learning as an agent."""
+    inner = config.itd
     optimiser = itd.make_optimiser(inner)
     experience = replay.make_experience(num_envs=inner.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None
-        net = itd.initial_net(inner, spec, num_demonstrators, num_demonstrators + 1, key)
+        net = itd.initial_net(inner, spec, num_demonstrators + 1, key)
         if config.ego_from_demonstrator:
             net = eqx.tree_at(lambda n: n.psi_heads, net, jax.tree.map(lambda x: x.at[-1].set(x[0]), net.psi_heads))
         net = eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(0.0))
@@ -189,7 +189,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         demo, cross, weight = demonstrations(state, ego, demo_key)
         net, task = infer_task(config, state.net, state.task, ego.step)
         step = alternating_step if inner.alternate else joint_step
-        net, optimiser_state, metrics = step(state._replace(net=net), demo, cross, weight, ego, key)
+        net, optimiser_state, metrics = step(state._replace(net=net), demo, cross, weight, ego)
         count = state.count + 1
         target = itd.next_target(inner, state.target, net, count)
         return state._replace(net=net, target=target, optimiser=optimiser_state, count=count, task=task), metrics
@@ -200,12 +200,10 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
             return demo, ego.step, jnp.ones(ego.step.action.shape)
         return demo, cross, weight
 
-    def joint_step(
-        state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego, key: Array
-    ) -> tuple[PsiPhiNet, Any, Metrics]:
+    def joint_step(state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
         def total(net: PsiPhiNet) -> tuple[Array, Metrics]:
             others = itd.demonstrators(net, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
-            theirs, their_terms = itd.joint_loss(*others, demo, cross, weight, state.count, key, inner)
+            theirs, their_terms = itd.joint_loss(*others, demo, cross, weight, state.count, inner)
             mine, my_terms = ego_loss(net, state.target, ego, config)
             return theirs + mine, their_terms | my_terms
 
@@ -213,9 +211,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
         return net, optimiser_state, metrics
 
-    def alternating_step(
-        state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego, key: Array
-    ) -> tuple[PsiPhiNet, Any, Metrics]:
+    def alternating_step(state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
         """Algorithm 2 as printed: a step of algorithm 1, then one of the ego's losses."""
         net, theirs, metrics = itd.alternating_step(inner, optimiser, num_demonstrators, state, demo, cross)
         gradients, terms = jax.grad(ego_loss, has_aux=True)(net, state.target, ego, config)

@@ -122,8 +122,14 @@ def versions() -> dict[str, str]:
         "numpy": metadata.version("numpy"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "threads": os.environ.get("NPROC") or str(os.cpu_count()),
+        "threads": _threads(),
     }
+
+
+def _threads() -> str:
+    """How many JAX computes with, as far as the environment tells; more than one may sum in another order."""
+    one = "intra_op_parallelism_threads=1" in os.environ.get("XLA_FLAGS", "")
+    return "1" if one else os.environ.get("NPROC", str(os.cpu_count()))
 
 
 def command() -> str:

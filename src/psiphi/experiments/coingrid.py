@@ -23,7 +23,7 @@ from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
-from psiphi.types import Demos, Env
+from psiphi.types import Demos
 
 RED, GREEN, YELLOW = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
@@ -130,11 +130,16 @@ def held_out_accuracy(setting: Setting, model: Model, seed: int, episodes: int =
     """Share of held-out actions predicted, and the most anybody could: the demonstrators' own probability of their likeliest action."""
     test = demonstrations(setting, seed, "test", episodes)
     real = np.asarray(test.episode) >= 0
-    whose = jnp.arange(real.shape[0])
-    predict = jax.jit(lambda obs, k: jnp.argmax(models.imitate(model, obs, jnp.full(obs.shape[0], k)), axis=-1))
-    hits = np.stack([np.asarray(predict(test.demos.steps.obs[k], k)) == np.asarray(test.demos.steps.action[k]) for k in whose])
+    agents, length = real.shape
+    whose = [jnp.full(length, k) for k in range(agents)]
+    hits = np.stack([np.asarray(_predicted(model, test.demos.steps.obs[k], whose[k]) == test.demos.steps.action[k]) for k in range(agents)])
     ceiling = np.max(np.asarray(test.probs), axis=-1)
     return {"accuracy": float(hits[real].mean()), "ceiling": float(ceiling[real].mean())}
+
+
+@jax.jit
+def _predicted(model: Model, obs: Array, whose: Array) -> Array:
+    return jnp.argmax(models.imitate(model, obs, whose), axis=-1)
 
 
 def explained(setting: Setting, model: Model, key: Array) -> dict[str, Any]:
@@ -164,14 +169,7 @@ def planned_on_inferred(setting: Setting, model: Model, key: Array, boards: int 
     """For each demonstrator: the true return of an exact planner that was given phi.w_k, over that of one given the true reward."""
     starts = jax.vmap(functools.partial(coingrid.reset, setting.world))(jax.random.split(key, boards))
     gamma = setting.itd.gamma
-
-    @jax.jit
-    def tables(cells: Array) -> Array:
-        obs = coingrid_exact.all_observations(setting.world, cells)
-        flat = model.net.phi(obs.reshape(-1, *obs.shape[2:])) @ model.prior.basis.T
-        return flat.reshape(*obs.shape[:2], *flat.shape[1:])
-
-    inferred = jnp.stack([tables(cells) for cells in starts.cells])
+    inferred = jnp.stack([_inferred_table(setting.world, model, cells) for cells in starts.cells])
     ratios = []
     for k, weights in enumerate(setting.demonstrators):
         w = jnp.asarray(weights)
@@ -183,6 +181,15 @@ def planned_on_inferred(setting: Setting, model: Model, key: Array, boards: int 
     return ratios
 
 
+@functools.partial(jax.jit, static_argnames="world")
+def _inferred_table(world: CoinGridConfig, model: Model, cells: Array) -> Array:
+    """The demonstrators' inferred rewards of every action in every state of a board."""
+    obs = coingrid_exact.all_observations(world, cells)
+    rewards = model.net.phi(obs.reshape(-1, *obs.shape[2:])) @ model.prior.basis.T
+    return rewards.reshape(*obs.shape[:2], *rewards.shape[1:])
+
+
+@functools.partial(jax.jit, static_argnames="world")
 def _greedy_return(world: CoinGridConfig, starts: coingrid.State, q: Array, weights: Array) -> Array:
     features = jax.vmap(functools.partial(coingrid_exact.evaluate_policy, world))(starts, jnp.argmax(q, axis=-1))
     return jnp.mean(features @ weights)
@@ -190,23 +197,26 @@ def _greedy_return(world: CoinGridConfig, starts: coingrid.State, q: Array, weig
 
 def transfer(setting: Setting, model: Model, key: Array, *, shots: int, repetitions: int) -> dict[str, dict[str, float]]:
     """Normalised returns of the four tasks: in the first episode, and after `shots` episodes. Means over the repetitions."""
-    world = setting.world
     tasks = jnp.asarray(list(coingrid.TASKS.values()))
-
-    @jax.jit
-    def four(weights: Array, keys: Array) -> tuple[Array, Array]:
-        def one(w: Array, k: Array) -> tuple[Array, Array]:
-            env: Env = coingrid.make(world, w)
-            got = few_shot(env, model, setting.few_shot, k, shots=shots, repetitions=repetitions, max_steps=world.max_steps)
-            return coingrid.normalise(world, w, got.first).mean(), coingrid.normalise(world, w, got.after).mean()
-
-        return jax.vmap(one)(weights, keys)
-
-    first, after = four(tasks, jax.random.split(key, len(coingrid.TASKS)))
+    first, after = _transfer(
+        model, tasks, jax.random.split(key, len(tasks)), world=setting.world, config=setting.few_shot, shots=shots, repetitions=repetitions
+    )
     return {
         "first": {name: float(x) for name, x in zip(coingrid.TASKS, first, strict=True)},
         "after": {name: float(x) for name, x in zip(coingrid.TASKS, after, strict=True)},
     }
+
+
+@functools.partial(jax.jit, static_argnames=("world", "config", "shots", "repetitions"))
+def _transfer(
+    model: Model, tasks: Array, keys: Array, *, world: CoinGridConfig, config: FewShotConfig, shots: int, repetitions: int
+) -> tuple[Array, Array]:
+    def one(w: Array, key: Array) -> tuple[Array, Array]:
+        env = coingrid.make(world, w)
+        got = few_shot(env, model, config, key, shots=shots, repetitions=repetitions, max_steps=world.max_steps)
+        return coingrid.normalise(world, w, got.first).mean(), coingrid.normalise(world, w, got.after).mean()
+
+    return jax.vmap(one)(tasks, keys)
 
 
 def ceiling(setting: Setting, key: Array, boards: int = 256) -> dict[str, float]:

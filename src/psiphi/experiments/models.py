@@ -4,9 +4,11 @@ A model directory is a checkpoint whose manifest also says in which setting it w
 """
 
 import dataclasses
+import functools
 import math
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,12 +20,14 @@ from jax import Array
 from psiphi import checkpoint
 from psiphi.agents import itd, psiphi
 from psiphi.envs import coingrid
+from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments import paper
 from psiphi.experiments.coingrid import Setting, Trained
-from psiphi.loops.few_shot import FewShotConfig, few_shot
+from psiphi.loops.few_shot import FewShotConfig, Shots, few_shot
 from psiphi.model import Model
+from psiphi.types import Demonstration, Demos
 
 DIRECTORY = "model"
 """Where a run directory keeps its model."""
@@ -44,7 +48,7 @@ def preset(name: Literal["default", "paper"], algorithm: Literal["itd", "psiphi"
         itd=itd.paper(),
         ego_task=ego_task,
         ego=psiphi.paper() if ego_task else None,
-        few_shot=FewShotConfig(inference="least-squares"),
+        few_shot=FewShotConfig(inference="least-squares", kappa=0.0, temperature=0.0),
     )
 
 
@@ -55,7 +59,7 @@ def variant(name: str) -> paper.Variant:
     return paper.VARIANTS[name]
 
 
-def changed(value: Any, changes: typing.Mapping[str, Any]) -> Any:
+def changed(value: Any, changes: Mapping[str, Any]) -> Any:
     """A config with some fields replaced, by dotted names such as ``itd.beta``."""
     for name, new in changes.items():
         value = _replaced(value, name.split("."), new)
@@ -119,16 +123,22 @@ def load(path: Path) -> Loaded:
 
 
 def like(setting: Setting) -> Any:
-    """The shapes of a model that was trained in this setting."""
+    """The shapes of a model that was trained in this setting, from tracing how it is made."""
     agents = len(setting.demonstrators)
-    heads = agents + (setting.ego_task is not None)
     spec = coingrid.spec(setting.world)
+    if setting.ego_task is None:
+        agent = itd.make(setting.itd, spec, agents)
+    else:
+        agent = psiphi.make(dataclasses.replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents)
 
-    def blank(key: Array) -> Model:
-        net = itd.initial_net(setting.itd, spec, heads, key)
-        return Model(net, jnp.zeros((heads, setting.itd.num_cumulants)), jnp.zeros(agents))
+    def made(key: Array, demos: Demos) -> Model:
+        return experiment.to_model(setting.itd, agent.init(key, demos), demos, agents)
 
-    return jax.eval_shape(blank, jax.random.key(0))
+    def blank(*shape: int) -> Demos:
+        obs, action = jnp.zeros((*shape, *spec.obs_shape), spec.obs_dtype), jnp.zeros(shape, jnp.int32)
+        return Demos(Demonstration(obs, action, jnp.zeros(shape), obs, action), jnp.ones(agents, jnp.int32))
+
+    return jax.eval_shape(made, jax.random.key(0), jax.eval_shape(lambda: blank(agents, 1)))
 
 
 def from_json(kind: Any, value: Any, name: str) -> Any:
@@ -148,7 +158,7 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
             return tuple(from_json(item_kind, item, name) for item_kind, item in zip(kinds, value, strict=True))
     if origin is Literal and value in arguments:
         return value
-    if kind is float and type(value) in (int, float) and math.isfinite(value):
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     if kind in (int, bool, str) and type(value) is kind:
         return value
@@ -201,10 +211,13 @@ def adapt(setting: Setting, model: Model, weights: tuple[float, float, float], k
     """Meet a new task `repetitions` times over, each time from scratch."""
     if shots < 1 or repetitions < 1:
         raise UserError(f"Adapting needs at least 1 shot and 1 repetition, but found {shots} and {repetitions}.")
-    env = coingrid.make(setting.world, weights)
+    got = _adapted(setting.world, setting.few_shot, model, jnp.asarray(weights), key, shots=shots, repetitions=repetitions)
+    return Adaptation(*map(np.asarray, got))
 
-    @jax.jit
-    def go(key: Array) -> Any:
-        return few_shot(env, model, setting.few_shot, key, shots=shots, repetitions=repetitions, max_steps=setting.world.max_steps)
 
-    return Adaptation(*jax.tree.map(np.asarray, tuple(go(key))))
+@functools.partial(jax.jit, static_argnames=("world", "config", "shots", "repetitions"))
+def _adapted(
+    world: CoinGridConfig, config: FewShotConfig, model: Model, weights: Array, key: Array, *, shots: int, repetitions: int
+) -> Shots:
+    """Compiled once for all tasks."""
+    return few_shot(coingrid.make(world, weights), model, config, key, shots=shots, repetitions=repetitions, max_steps=world.max_steps)

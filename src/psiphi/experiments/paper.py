@@ -158,24 +158,25 @@ _PAPER_ITD = Method("paper-itd", "paper's losses, no ego", preset="paper")
 
 TRANSFER_COLUMNS = {shots: tuple((task, Figure("normalised_return", task, shots)) for task in TASKS) for shots in (0, FEW, MANY)}
 
+ROWS = (
+    "**psiphi (default)** is ITD with this library's extensions. **Paper's losses, ego on R+G** is algorithm 2, **paper's losses, no ego** "
+    "algorithm 1, with the losses, the alternation and the hyperparameters that the paper prints and nothing else. **Ceiling** is "
+    "generalised policy improvement over the demonstrators' exact successor features with the true φ and w: what it lacks, no learning "
+    "can add."
+)
+
 K_SHOT = (
-    "**0-shot** is the return of the first episode in a task, the preferences w being inferred inside it after every step. **k-shot** is the return of "
-    "a fresh episode, on another draw of the world, after k episodes in the task, w being fixed by then. Adapting means inferring w "
-    "from the rewards met; no gradient is taken, and one model serves all tasks. Returns are normalised: the least a task allows is -1, the most is 1."
+    "**0-shot** is the return of the first episode in a task, the preferences w being inferred inside it, after every step. **k-shot** is "
+    "the return of a fresh episode, on another draw of the world, after k episodes in the task; w is fixed by then. Adapting means "
+    "inferring w from the rewards met: no gradient is taken, and one model serves all tasks. Returns are normalised: -1 is the least and 1 "
+    "the most that a task allows."
 )
 
 TRUTH = (
-    "**r²** is the share of the true reward's variance, over the steps of a random policy, that a linear function of φ explains; "
-    "**reward correlation** is that of φ·w with it; **planner return** is what an exact planner that was given φ·w earns of the true reward, as a share "
-    "of what it earns given the truth; **accuracy** is the share of actions predicted in trajectories held out, and **ceiling** the most anybody could: the "
-    "demonstrators' own probability of their likeliest action."
-)
-
-
-ROWS = (
-    "**psiphi (default)** is ITD with this library's extensions. **Paper's losses, ego on R+G** is algorithm 2 and **paper's losses, no ego** algorithm 1, with "
-    "the losses, the alternation and the hyperparameters that the paper prints and nothing else. **Ceiling** is generalised policy improvement "
-    "over the demonstrators' exact successor features with the true φ and w: what is missing between it and 1 no learning can add."
+    "**r²** is the share of the true reward's variance, over the steps of a random policy, that a linear function of φ explains; **reward "
+    "correlation** is that of φ·w with it; **planner return** is what an exact planner that was given φ·w earns of the true reward, as a "
+    "share of what it earns when given the truth; **accuracy** is the share of actions predicted in held-out trajectories, and **ceiling** "
+    "the most that anybody could: the demonstrators' own probability of their likeliest action."
 )
 
 
@@ -206,7 +207,10 @@ _INFERRED_PANELS = (
 _TABLE_2 = Experiment(
     name="table-2",
     title="Table 2: few-shot transfer to tasks nobody demonstrated",
-    story=f"Two demonstrators, one collects red coins and one green. The agent is then judged on four tasks neither of them has.\n\n{ROWS}\n\n{K_SHOT}\n\n{TRUTH}",
+    story=(
+        "Two demonstrators, one collects red coins and one green. The agent is then judged on four tasks that neither of them has."
+        f"\n\n{ROWS}\n\n{K_SHOT}\n\n{TRUTH}"
+    ),
     variants=(UNLIMITED, AUTHORS),
     methods=(
         Method("psiphi", "psiphi (default)"),
@@ -225,7 +229,10 @@ _TABLE_2 = Experiment(
 _ITD = Experiment(
     name="itd-coingrid",
     title="ITD alone: what do two demonstrators want?",
-    story=f"Two demonstrators, one collects red coins and one green.\n\n{TRUTH}\n\nThe paper (its table 1) trained a DQN on the inferred reward.",
+    story=(
+        f"Two demonstrators, one collects red coins and one green.\n\n{TRUTH}\n\n"
+        "The paper (its table 1) trained a DQN on the inferred reward instead of planning."
+    ),
     variants=(UNLIMITED,),
     methods=(
         Method("itd", "ITD (default)"),
@@ -260,7 +267,9 @@ _ABLATION = Experiment(
         Method("shared-torso", "φ on ψ's torso", {"itd.share_torso": True}),
         Method("no-axis", "w_k not started on axes", {"itd.axis_preferences": False}),
         Method("alternating", "alternating steps, as algorithm 1", {"itd.alternate": True}),
+        Method("greedy", "greedy, not soft, GPI", {"few_shot.temperature": 0.0}),
         Method("no-optimism", "no optimism in the first episode", {"few_shot.kappa": 0.0}),
+        Method("greedy", "greedy GPI, not soft", {"few_shot.temperature": 0.0}),
         Method("least-squares", "the paper's least squares for w", {"few_shot.inference": "least-squares"}),
         Method("binary-orientation", "the paper's ambiguous orientation", {"world.orientation": "binary"}),
         Method("constant-rate", "constant learning rate", {"itd.cosine": False}),
@@ -286,9 +295,9 @@ _CUMULANTS = Experiment(
     name="figure-cumulants",
     title="The learned cumulants over a board",
     story=(
-        "Three demonstrators, one for each colour. **Correlation** is, for each colour, the largest |correlation| over the learned cumulants "
-        'between the cumulant and "steps on a coin of that colour", on the steps of a random policy. A panel shows a cumulant '
-        "of stepping onto each cell of the room, averaged over the directions from which one can come."
+        "Three demonstrators, one for each colour. **Correlation** is, for each colour, the largest |correlation| over the learned "
+        'cumulants between the cumulant and "steps on a coin of that colour", on the steps of a random policy. A panel shows a cumulant of '
+        "stepping onto each cell of the room, averaged over the directions from which one can come."
     ),
     variants=(UNLIMITED,),
     methods=(Method("psiphi", "psiphi (default)"),),

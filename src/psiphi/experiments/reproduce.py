@@ -207,8 +207,8 @@ def reproduce(
     seeds: Sequence[int],
     *,
     methods: Sequence[str] = (),
-    effort: Effort = Effort(),
-    jobs: int = 1,  # noqa: B008
+    effort: Effort = Effort(),  # noqa: B008 - a frozen value
+    jobs: int = 1,
 ) -> Path:
     """Fill `out`/`name`/cells.jsonl with what is missing and draw the report there; gives that directory."""
     what = find(name)
@@ -262,6 +262,9 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 """Nets this small leave a second thread waiting: two processes of one thread each get more done than one of two."""
 
 
+WORKER = "from psiphi.experiments.reproduce import worker; worker()"
+
+
 class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     said: IO[bytes]
@@ -300,7 +303,7 @@ def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any])
     flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
     said, complained = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     process = subprocess.Popen(
-        [sys.executable, "-c", "from psiphi.experiments.reproduce import worker; worker()", json.dumps(task)],
+        [sys.executable, "-c", WORKER, json.dumps(task)],
         stdin=subprocess.DEVNULL,
         stdout=said,
         stderr=complained,

@@ -26,6 +26,8 @@ class FewShotConfig:
     """Extension: Bayesian regression in the span of the demonstrators' preferences, or the paper's least squares."""
     kappa: float = 2.0
     """Extension: optimism of the first episode, in standard deviations ("bayes" only); 0: greedy."""
+    temperature: float = 0.08
+    """Extension: softness of the GPI policy in units of reward; 0: greedy (paper)."""
     ridge: float = 1e-3
     """Ridge of the least squares, which is otherwise undetermined before the first rewards."""
 
@@ -72,9 +74,10 @@ def episode(
     def step(carry: tuple[Any, ...], step_key: Array) -> tuple[tuple[Any, ...], None]:
         state, obs, going, total, stats = carry
         belief = infer(config, model, stats) if learn_inside else before
-        action = models.act_optimistically(model, obs, belief, kappa)
+        act_key, world_key = jax.random.split(step_key)
+        action = models.act_on_belief(model, obs, belief, act_key, kappa=kappa, temperature=config.temperature)
         features = models.phi(model, obs, action)
-        state, now = jax.vmap(env.step)(state, action, jax.random.split(step_key, repetitions))
+        state, now = jax.vmap(env.step)(state, action, jax.random.split(world_key, repetitions))
         stats = jax.vmap(tasks.observe)(stats, features, now.reward, going)
         return (state, now.obs, going * (1.0 - now.last), total + going * now.reward, stats), None
 

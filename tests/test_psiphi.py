@@ -1,0 +1,368 @@
+"""PsiPhi-learning: the ego's losses against plain loops, who gets gradients from what, and worlds whose values it must find."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import probes
+from psiphi import replay, tasks
+from psiphi.agents import itd, psiphi
+from psiphi.agents.psiphi import PsiPhiConfig
+from psiphi.loops import scan
+from psiphi.nets import PsiPhiNet
+from psiphi.types import Demonstration, Demos, Transition
+from tables import drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
+
+KEY = jax.random.key(0)
+PROBES = {probe.__name__: probe() for probe in (probes.two_steps, probes.say_what_you_see, probes.time_limit, probes.termination)}
+MEDLEY = probes.medley(*PROBES.values())
+ENV = probes.make(MEDLEY)
+PLACES, ACTIONS = MEDLEY.reward.shape
+AGENTS, HEADS, CUMULANTS = 2, 3, 3
+
+ITD = replace(
+    itd.paper(), num_cumulants=CUMULANTS, gamma=probes.GAMMA, torso="mlp", torso_hidden=(PLACES,), phi_hidden=(PLACES,), psi_hidden=(),
+    share_torso=False, learning_rate=0.01, clip=10.0, updates=500, batch=8, alternate=False, bc_weight=0.1, l1_weight=0.01, itd_weight=1.0,
+    beta=3.0, axis_preferences=True, cross_policy=1.0, cross_policy_on="experience", anchor=1.0, sparsity=0.01, ema=0.1,
+    replay_size=1024, num_envs=16,
+)  # fmt: skip
+CONFIG = PsiPhiConfig(
+    itd=ITD, n_step=3, batch=32, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0, epsilon=0.2, gpi_bootstrap=True,
+    pessimistic_target=True, ego_from_demonstrator=True, task_memory=0.99, task_ridge=1e-4,
+)  # fmt: skip
+PLAIN = replace(CONFIG, gpi_bootstrap=False, pessimistic_target=False)
+
+
+def largest(tree: Any) -> float:
+    return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
+def see(place: np.ndarray) -> np.ndarray:
+    return np.eye(PLACES, dtype=np.float32)[place]
+
+
+def aimless_demos(steps: int = 30) -> Demos:
+    """Demonstrators who do anything anywhere: nothing can be learned from them about what is good."""
+    rng = np.random.default_rng(0)
+    place, action, next_action = rng.integers(0, PLACES, (AGENTS, steps)), *rng.integers(0, ACTIONS, (2, AGENTS, steps))
+    discount = 1.0 - MEDLEY.ends[place, action]
+    demos = Demonstration(
+        see(place),
+        action.astype(np.int32),
+        discount.astype(np.float32),
+        see(MEDLEY.next_place[place, action]),
+        next_action.astype(np.int32),
+    )
+    return jax.tree.map(jnp.asarray, Demos(demos, np.full(AGENTS, steps, np.int32)))
+
+
+# --- The ego's losses ----------------------------------------------------------------------------------------------------
+
+GOES_ON, TIME_LIMIT, TERMINATION = 0, 1, 2
+ROWS = 6
+NET, TARGET, OTHER_TARGET = (tabular_net(ENV.spec, heads=HEADS, ensemble=2, num_cumulants=CUMULANTS, seed=seed) for seed in (1, 2, 3))
+W = np.asarray(NET.w[-1])
+
+
+def sequences(kinds: np.ndarray) -> Transition:
+    """Sequences ``[B, 3]`` through random places; `kinds` says how each step ends."""
+    rng = np.random.default_rng(1)
+    shape = kinds.shape
+    return numpy_record(
+        Transition,
+        see(rng.integers(0, PLACES, shape)),
+        rng.integers(0, ACTIONS, shape),
+        rng.normal(size=shape).astype(np.float32),
+        (kinds != TERMINATION).astype(np.float32),
+        see(rng.integers(0, PLACES, shape)),
+        kinds != GOES_ON,
+    )
+
+
+MIXED = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 2, 0], [2, 0, 0], [0, 0, 2]])
+
+
+class Found(NamedTuple):
+    """The ego's terms, in both ways to bootstrap, and gradients: of each of its terms, and of the demonstrators' whole loss."""
+
+    value: dict[str, float]
+    plain: dict[str, float]
+    gradient: dict[str, PsiPhiNet]
+
+
+@pytest.fixture(scope="module")
+def find():
+    """``find(kinds, target)``"""
+    demos = aimless_demos()
+
+    def terms(net: PsiPhiNet, target: PsiPhiNet, sequence: Transition) -> tuple[dict[str, jax.Array], Any]:
+        ego = psiphi.ego_batch(CONFIG, sequence)
+        value = psiphi.ego_loss(net, target, ego, CONFIG)[1]
+        others = itd.demonstrators(net, AGENTS), itd.demonstrators(target, AGENTS)
+        demo = jax.tree.map(lambda x: x[:, : ITD.batch], demos.steps)
+        theirs = itd.joint_loss(*others, demo, ego.step, jnp.ones(ROWS), jnp.int32(1), ITD)[0]
+        return value | {"theirs": theirs}, (value, psiphi.ego_loss(net, target, ego, PLAIN)[1])
+
+    both = quick_jit(jax.jacrev(terms, has_aux=True))
+
+    def at(kinds: np.ndarray, target: PsiPhiNet = TARGET) -> Found:
+        gradient, (value, plain) = jax.tree.map(np.asarray, both(NET, target, sequences(kinds)))
+        return Found(value, plain, gradient)
+
+    return at
+
+
+@pytest.fixture(scope="module")
+def found(find) -> Found:
+    return find(MIXED)
+
+
+def each_row(kinds: np.ndarray):
+    """Place, action, reward, how the step ends, next place, next action; return, discount and place of the n-step bootstrap."""
+    s = sequences(kinds)
+    for b in range(ROWS):
+        stop = next((t for t in range(3) if kinds[b, t] != GOES_ON), 2)
+        total = sum(probes.GAMMA**t * s.reward[b, t] for t in range(stop + 1))
+        discount = 0.0 if kinds[b, stop] == TERMINATION else probes.GAMMA ** (stop + 1)
+        one = s.obs[b, 0].argmax(), s.action[b, 0], s.reward[b, 0], kinds[b, 0], s.next_obs[b, 0].argmax(), s.action[b, 1]
+        yield *one, total, discount, s.next_obs[b, stop].argmax()
+
+
+def terms_by_hand(kinds: np.ndarray, plain: bool) -> dict[str, Any]:
+    psi, phi, later = psi_table(NET), phi_table(NET), psi_table(TARGET)
+    errors = {"reward": [], "q": [], "td_psi": []}
+    for s, a, r, kind, n, next_a, total, discount, stop in each_row(kinds):
+        errors["reward"].append((phi[s, a] @ W - r) ** 2)
+        worst = min((later[:, e, stop] @ W).max() for e in range(2))
+        values = np.min(later[:, :, n] @ W, axis=1)  # [head, action]
+        head, action = (HEADS - 1, next_a) if plain else np.unravel_index(values.argmax(), values.shape)
+        known = not plain or kind != TIME_LIMIT  # the action after a time limit was never taken
+        for e in range(2):
+            best = (later[-1, e, stop] @ W).max() if plain else worst
+            errors["q"].append((psi[-1, e, s, a] @ W - total - discount * best) ** 2)
+            follows = 0.0 if kind == TERMINATION else probes.GAMMA * later[head, e, n, action]
+            errors["td_psi"].append(known * np.sum((psi[-1, e, s, a] - phi[s, a] - follows) ** 2) / CUMULANTS)
+    return {name: np.mean(error) for name, error in errors.items()}
+
+
+@pytest.mark.parametrize("name", ["reward", "q", "td_psi"])
+def test_the_egos_terms_equal_plain_loops_over_the_tables(found, name):
+    np.testing.assert_allclose(found.value[name], terms_by_hand(MIXED, plain=False)[name], rtol=1e-4)
+    np.testing.assert_allclose(found.plain[name], terms_by_hand(MIXED, plain=True)[name], rtol=1e-4)
+
+
+def test_a_termination_does_not_bootstrap(find):
+    ends = np.full((ROWS, 3), TERMINATION)
+    one, other = find(ends), find(ends, OTHER_TARGET)
+    assert (one.value, one.plain) == (other.value, other.plain)
+
+
+def test_a_time_limit_still_bootstraps(find):
+    stops = np.full((ROWS, 3), TIME_LIMIT)
+    one, other = find(stops), find(stops, OTHER_TARGET)
+    assert all(one.value[name] != other.value[name] for name in ("q", "td_psi"))
+    assert one.plain["q"] != other.plain["q"]
+    assert one.plain["td_psi"] == other.plain["td_psi"] == 0  # nobody saw the next action, so there is nothing to say
+
+
+TRAINS = {
+    "reward": {"phi_torso", "phi_head"},
+    "q": {"torso", "psi_heads"},
+    "td_psi": {"torso", "psi_heads"},
+}
+
+
+@pytest.mark.parametrize("name", TRAINS)
+def test_each_of_the_egos_terms_trains_its_part_of_the_network_only(found, name):
+    gradient = found.gradient[name]
+    parts = ("torso", "phi_torso", "phi_head", "psi_heads", "w")
+    assert {part for part in parts if largest(getattr(gradient, part)) > 0} == TRAINS[name]
+    assert largest(jax.tree.map(lambda x: x[:-1], gradient.psi_heads)) == 0  # never a demonstrator's head
+
+
+def test_the_demonstrators_do_not_touch_the_egos_head(found):
+    gradient = found.gradient["theirs"]
+    assert largest(jax.tree.map(lambda x: x[-1], (gradient.psi_heads, gradient.w))) == 0
+    assert largest(jax.tree.map(lambda x: x[:-1], gradient.psi_heads)) > 0 and largest(gradient.phi_head) > 0
+
+
+def test_the_next_action_is_the_sequences_and_unknown_after_an_end():
+    sequence = jax.tree.map(jnp.asarray, sequences(MIXED))
+    ego = jax.jit(partial(psiphi.ego_batch, CONFIG))(sequence)
+    np.testing.assert_array_equal(ego.next_action, sequence.action[:, 1])
+    np.testing.assert_array_equal(ego.has_next, MIXED[:, 0] == GOES_ON)
+
+
+def test_the_egos_preferences_are_the_least_squares_of_fading_rewards():
+    config = replace(CONFIG, task_memory=0.5, task_ridge=0.01)
+    batches = [jax.tree.map(lambda x, t=t: x[:, t], sequences(MIXED)) for t in range(2)]
+
+    @jax.jit
+    def infer(first: Transition, second: Transition) -> PsiPhiNet:
+        net, task = psiphi.infer_task(config, NET, tasks.no_experience(CUMULANTS), first)
+        return psiphi.infer_task(config, net, task, second)[0]
+
+    net = infer(*batches)
+    phi, reward, weight = [], [], np.repeat([0.5, 1.0], ROWS)
+    for batch in batches:
+        phi += list(phi_table(NET)[batch.obs.argmax(-1), batch.action])
+        reward += list(batch.reward)
+    rows, root = np.array(phi, np.float64), np.sqrt(weight)[:, None]
+    ridge = np.sqrt(config.task_ridge * weight.sum()) * np.eye(CUMULANTS)
+    expected = np.linalg.lstsq(np.vstack([root * rows, ridge]), np.append(root[:, 0] * reward, np.zeros(CUMULANTS)), rcond=None)[0]
+    np.testing.assert_allclose(net.w[-1], expected, rtol=1e-3)
+    np.testing.assert_array_equal(net.w[:-1], NET.w[:-1])
+
+
+# --- Acting --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def actor():
+    """An agent of tables, its state, and its two ways to act on 2000 observations: as a learner, and judged."""
+    agent = psiphi.make(CONFIG, ENV.spec, AGENTS)
+    shapes = jax.eval_shape(agent.init, KEY, aimless_demos())
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)._replace(net=NET, target=TARGET)
+    obs = see(np.arange(2000) % PLACES)
+    both = jax.jit(lambda state, obs, key: (agent.act(state, obs, key), agent.policy(state, obs, key)))
+    return state, lambda state: tuple(np.asarray(x) for x in both(state, obs, KEY))
+
+
+def rewarded(state: psiphi.State, square: float) -> psiphi.State:
+    return state._replace(task=state.task._replace(reward_square=jnp.float32(square)))
+
+
+def test_before_the_first_reward_it_acts_at_random(actor):
+    state, both = actor
+    actions, _ = both(rewarded(state, 0.0))
+    for place in range(PLACES):
+        np.testing.assert_allclose(np.mean(actions[np.arange(2000) % PLACES == place]), 0.5, atol=0.12)
+
+
+def test_after_the_first_reward_it_explores_at_the_rate_asked_for(actor):
+    state, both = actor
+    actions, greedy = both(rewarded(state, 1e-6))
+    np.testing.assert_allclose(np.mean(actions != greedy), CONFIG.epsilon * (1 - 1 / ACTIONS), atol=0.02)
+
+
+def test_it_is_judged_on_the_best_of_all_heads(actor):
+    state, both = actor
+    _, greedy = both(state)
+    values = np.min(psi_table(TARGET) @ W, axis=1).max(axis=0)  # the moving average's psi, the present preferences
+    np.testing.assert_array_equal(greedy, values.argmax(-1)[np.arange(2000) % PLACES])
+
+
+# --- Online demonstrations -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_demonstrator_shows_online_is_sampled(actor):
+    demos = aimless_demos(steps=4)
+    shown = jax.tree.map(lambda x: jnp.ones((6, *x.shape[2:]), x.dtype), demos.steps)  # observations that no place gives
+    agent = jnp.array([0, 0, -1, 0, 0, -1], jnp.int32)
+
+    @jax.jit
+    def watch(demos: Demos) -> tuple[Demos, Demonstration]:
+        state = itd.append(actor[0]._replace(demos=demos, seen=demos.count), agent, shown)
+        return state.demos, replay.sample_demonstrations(state.demos, KEY, 20)
+
+    after, sample = watch(demos)
+    assert np.all(np.asarray(sample.obs[0]) == 1)  # the first demonstrator's four steps are all new
+    np.testing.assert_array_equal(after.steps.obs[1], demos.steps.obs[1])
+    np.testing.assert_array_equal(after.count, demos.count)
+
+
+# --- Learning ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def first_state():
+    """A real start on aimless demonstrations, with random experience of the probes in its memory."""
+    config = replace(CONFIG, itd=replace(ITD, torso_hidden=(16,), phi_hidden=(16,), psi_hidden=(16,)), n_step=2)
+    agent = psiphi.make(config, ENV.spec, AGENTS)
+
+    @quick_jit
+    def begin(key: jax.Array, demos: Demos) -> psiphi.State:
+        init_key, reset_key, act_key = jax.random.split(key, 3)
+        state = agent.init(init_key, demos)
+        env_state, obs = jax.vmap(ENV.reset)(jax.random.split(reset_key, ITD.num_envs))
+        return agent.observe(state, scan.collect(ENV, partial(agent.act, state), env_state, obs, act_key, 64)[2])
+
+    return agent, config, begin(jax.random.key(0, impl="unsafe_rbg"), aimless_demos())
+
+
+@pytest.fixture(scope="module")
+def learned(first_state) -> tuple[psiphi.State, dict[str, np.ndarray]]:
+    agent, config, state = first_state
+    updates = quick_jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, config.itd.updates)))
+    return updates(state, KEY)
+
+
+def test_the_ego_starts_without_a_task_as_the_first_demonstrator(first_state):
+    state = first_state[-1]
+    assert largest(state.net.w[-1]) == 0
+    for leaf in jax.tree.leaves(state.net.psi_heads):
+        np.testing.assert_array_equal(leaf[-1], leaf[0])
+        assert leaf.ndim < 4 or not np.array_equal(leaf[1], leaf[0])
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_ego_learns_the_values_of_the_probes(learned, name):
+    state, _ = learned
+    q = np.asarray(quick_jit(lambda net, obs: net.psi(net.features(obs))[:, -1] @ net.w[-1])(state.net, jnp.eye(PLACES)))
+    first = sum(len(probe.values) for probe in list(PROBES.values())[: list(PROBES).index(name)])
+    expected = PROBES[name].values
+    for member in (0, 1):
+        got = q[first : first + len(expected), member, : expected.shape[1]]
+        np.testing.assert_allclose(got, expected, atol=0.15)
+
+
+def test_learning_shrinks_the_egos_losses_and_the_preferences_stay_inferred(first_state, learned):
+    config, (state, metrics) = first_state[1], learned
+    for name in ("reward", "q", "td_psi"):
+        trace = np.asarray(metrics[name])
+        assert trace[-20:].mean() < 0.1 * trace[:20].mean()
+    # Within an update w_ego is inferred first, and no gradient moves it afterwards.
+    expected = jax.jit(tasks.solve)(state.task, config.task_ridge * state.task.count)
+    np.testing.assert_allclose(state.net.w[-1], expected, rtol=1e-4, atol=1e-5)
+
+
+# --- The paper's algorithm 2 ---------------------------------------------------------------------------------------------
+
+
+def moment(optimiser: Any) -> PsiPhiNet:
+    """Adam's first moment: zero for a parameter that never got a gradient."""
+    (found,) = [leaf.mu for leaf in jax.tree.leaves(optimiser, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(leaf, "mu")]
+    return found
+
+
+def test_the_papers_preset_trains_the_ego_and_the_demonstrators_apart():
+    small = {"torso": "mlp", "torso_hidden": (8,), "phi_hidden": (8,), "psi_hidden": (8,), "batch": 4}
+    preset = psiphi.paper(CONFIG)
+    config = replace(preset, itd=replace(preset.itd, **small), batch=8)
+    agent, demos = psiphi.make(config, ENV.spec, AGENTS), aimless_demos()
+    shapes = jax.eval_shape(agent.init, KEY, demos)
+    net = drawn(shapes.net)
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)._replace(net=net, target=net, demos=demos, seen=demos.count)
+    rollout = jax.tree.map(lambda x: jnp.swapaxes(jnp.asarray(x), 0, 1), sequences(np.zeros((ITD.num_envs, 10), int)))
+    rollout = rollout._replace(action=rollout.action.astype(jnp.int32))
+
+    @quick_jit
+    def update(state: psiphi.State, rollout: Transition, key: jax.Array) -> tuple[psiphi.State, dict[str, jax.Array]]:
+        return agent.update(agent.observe(state, rollout), key)
+
+    state, metrics = update(state, rollout, KEY)
+    assert set(metrics) == {"bc_q", "l1", "itd", "reward", "q", "td_psi", "accuracy", "rank", "signal"}
+    assert all(np.isfinite(value) for value in metrics.values())
+    imitation, explanation, ego = (moment(optimiser) for optimiser in state.optimiser)
+    for theirs in (imitation, explanation):
+        assert largest(jax.tree.map(lambda x: x[-1], theirs.psi_heads)) == 0 and largest(theirs.psi_heads) > 0
+        assert largest(theirs.w[-1]) == 0
+    assert largest(jax.tree.map(lambda x: x[:-1], ego.psi_heads)) == 0 and largest(ego.psi_heads) > 0
+    assert largest(ego.w) == 0 and largest(ego.phi_head) > 0
+    assert largest(imitation.phi_head) == 0 and largest(explanation.phi_head) > 0
+    assert largest(state.net.w[-1]) > 0

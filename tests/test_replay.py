@@ -1,0 +1,244 @@
+"""What is remembered and what is drawn from it, against plain Python."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from psiphi import replay
+from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Symmetry, Transition
+from tables import numpy_record
+
+KEY = jax.random.key(0)
+GAMMA = 0.5
+GOES_ON, TIME_LIMIT, TERMINATION = 0, 1, 2
+
+# --- n-step returns ------------------------------------------------------------------------------------------------------
+
+_folded = jax.jit(partial(replay.n_step, gamma=GAMMA))
+
+
+def folded(sequence: Transition) -> Transition:
+    return jax.tree.map(np.asarray, _folded(sequence))  # comparing in NumPy compiles nothing
+
+
+def sequences(kinds: np.ndarray, reward: np.ndarray) -> Transition:
+    """Sequences ``[B, n]`` whose observations are numbered: step t of sequence b leads from 100 b + t to 100 b + t + .5."""
+    rows, length = kinds.shape
+    obs = 100.0 * np.arange(rows)[:, None] + np.arange(length)
+    return numpy_record(
+        Transition,
+        np.repeat(obs[..., None], 2, axis=-1),
+        np.tile(np.arange(length), (rows, 1)),
+        reward.astype(np.float32),
+        (kinds != TERMINATION).astype(np.float32),
+        np.repeat(obs[..., None], 2, axis=-1) + 0.5,
+        kinds != GOES_ON,
+    )
+
+
+def n_step_by_hand(kinds: np.ndarray, reward: np.ndarray) -> tuple[float, float, int]:
+    """Return, discount of the bootstrap, and the step after which it bootstraps, of one sequence."""
+    total, discount = 0.0, 1.0
+    for t in range(len(kinds)):
+        total, discount = total + discount * reward[t], discount * GAMMA
+        if kinds[t] == TERMINATION:
+            return total, 0.0, t
+        if kinds[t] == TIME_LIMIT:
+            return total, discount, t
+    return total, discount, len(kinds) - 1
+
+
+@given(kinds=arrays(np.int8, (3, 4), elements=st.integers(0, 2)), reward=arrays(np.int8, (3, 4), elements=st.integers(-4, 4)))
+def test_n_step_is_the_sum_up_to_the_end_of_the_episode(kinds, reward):
+    fold = folded(sequences(kinds, reward))
+    for row, (k, r) in enumerate(zip(kinds, reward, strict=True)):
+        total, discount, stop = n_step_by_hand(k, r)
+        assert (fold.reward[row], fold.discount[row]) == (total, discount)  # sums of halves and quarters: exact
+        np.testing.assert_array_equal(fold.obs[row], 100 * row)
+        np.testing.assert_array_equal(fold.next_obs[row], 100 * row + stop + 0.5)
+        assert fold.action[row] == 0 and fold.last[row] == (k[stop] != GOES_ON)
+
+
+def test_a_time_limit_bootstraps_and_a_termination_does_not():
+    kinds = np.array([[GOES_ON, TIME_LIMIT, GOES_ON], [GOES_ON, TERMINATION, GOES_ON], [GOES_ON, GOES_ON, GOES_ON]])
+    fold = folded(sequences(kinds, np.ones((3, 3))))
+    np.testing.assert_array_equal(fold.reward, [1.5, 1.5, 1.75])
+    np.testing.assert_array_equal(fold.discount, [GAMMA**2, 0.0, GAMMA**3])
+    np.testing.assert_array_equal(fold.next_obs[:, 0], [1.5, 101.5, 202.5])
+
+
+def test_one_step_is_the_step_itself():
+    kinds = np.array([[GOES_ON], [TIME_LIMIT], [TERMINATION]])
+    fold = folded(sequences(kinds, np.array([[1], [2], [3]])))
+    np.testing.assert_array_equal(fold.reward, [1, 2, 3])
+    np.testing.assert_array_equal(fold.discount, [GAMMA, GAMMA, 0])
+
+
+# --- The ring of experience ----------------------------------------------------------------------------------------------
+
+
+def test_experience_gives_back_whole_stretches_of_the_newest_steps():
+    spec = EnvSpec((1,), jnp.float32, 2)
+    ring = replay.make_experience(num_envs=2, size=12, batch=64, n_step=3)
+    length = 4
+
+    def rollout(start: jax.Array) -> Transition:
+        time = jnp.tile(start + jnp.arange(length)[:, None], (1, 2)).astype(jnp.float32)
+        obs = (1000.0 * jnp.arange(2) + time)[..., None]
+        return Transition(obs, time.astype(jnp.int32) % 2, time, jnp.ones(time.shape), obs + 1, time % 5 == 4)
+
+    @jax.jit
+    def filled(key: jax.Array) -> Transition:
+        starts = length * jnp.arange(5)  # 20 steps of each of two environments, into room for six of each
+        empty = ring.init(replay.blank_transition(spec))
+        state, _ = jax.lax.scan(lambda state, start: (replay.remember(ring, state, rollout(start)), None), empty, starts)
+        return ring.sample(state, key).experience
+
+    drawn = jax.tree.map(np.asarray, filled(KEY))
+    env, time = np.divmod(drawn.obs[..., 0], 1000)
+    assert drawn.action.shape == (64, 3)
+    np.testing.assert_array_equal(env, env[:, :1].repeat(3, axis=1))  # one environment
+    np.testing.assert_array_equal(time, time[:, :1] + np.arange(3))  # in the order in which it happened
+    assert set(time.ravel()) == set(range(14, 20)) and set(env.ravel()) == {0, 1}
+    np.testing.assert_array_equal(drawn.next_obs, drawn.obs + 1)
+    np.testing.assert_array_equal(drawn.reward, time)
+    crossing = drawn.last[:, 0]
+    assert crossing.any()  # a stretch may run on into the next episode; its fold must not
+    fold = folded(drawn)
+    np.testing.assert_array_equal(fold.reward[crossing], time[crossing, 0])
+    np.testing.assert_array_equal(fold.next_obs[crossing], drawn.next_obs[crossing, 0])
+
+
+def test_a_blank_transition_has_the_environments_shapes():
+    blank = replay.blank_transition(EnvSpec((3, 2), jnp.uint8, 4))
+    assert (blank.obs.shape, blank.obs.dtype, blank.next_obs.dtype) == ((3, 2), jnp.uint8, jnp.uint8)
+    assert (blank.action.dtype, blank.last.dtype) == (jnp.int32, bool)
+
+
+# --- Demonstrations ------------------------------------------------------------------------------------------------------
+
+AGENTS, ROOM = 3, 5
+PADDING = -1000
+
+
+def demonstrations(counts: list[int] | np.ndarray) -> Demos:
+    """Step i of demonstrator k shows 10 k + i; what is not real shows `PADDING`."""
+    number = 10 * np.arange(AGENTS)[:, None] + np.arange(ROOM)
+    real = np.arange(ROOM) < np.asarray(counts)[:, None]
+    return Demos(steps_showing(np.where(real, number, PADDING)), jnp.asarray(counts))
+
+
+def steps_showing(number: np.ndarray) -> Demonstration:
+    """Steps whose every part tells which step it is."""
+    whole = number.astype(np.int32)
+    return Demonstration(
+        np.repeat(whole[..., None], 2, axis=-1), whole, whole.astype(np.float32), whole[..., None] + np.float32(0.5), whole + 1
+    )
+
+
+def shown(steps: Demonstration) -> np.ndarray:
+    """The steps' numbers, once all parts are found to agree on them."""
+    number = np.asarray(steps.action)
+    jax.tree.map(np.testing.assert_array_equal, steps, steps_showing(number))
+    return number
+
+
+sampled = jax.jit(partial(replay.sample_demonstrations, batch=60))
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(1, ROOM), min_size=AGENTS, max_size=AGENTS), seed=st.integers(0, 2**31 - 1))
+def test_each_demonstrators_own_real_steps_are_sampled(counts, seed):
+    number = shown(sampled(demonstrations(counts), jax.random.key(seed)))
+    assert number.shape == (AGENTS, 60)
+    for k, count in enumerate(counts):
+        assert set(number[k]) <= {10 * k + i for i in range(count)}
+
+
+def test_all_steps_are_sampled_about_equally():
+    demos = demonstrations([5, 2, 4])
+    number = np.concatenate([shown(sampled(demos, jax.random.key(seed))) for seed in range(30)], axis=1)
+    for k, count in enumerate([5, 2, 4]):
+        _, times = np.unique(number[k], return_counts=True)
+        assert times.shape == (count,)
+        np.testing.assert_allclose(times / times.sum(), 1 / count, atol=0.05)
+
+
+appended = jax.jit(replay.add_demonstrations)
+
+
+@settings(max_examples=50)
+@given(
+    counts=st.lists(st.integers(0, ROOM), min_size=AGENTS, max_size=AGENTS),
+    calls=st.lists(st.lists(st.integers(-1, AGENTS - 1), min_size=4, max_size=4), max_size=5),
+)
+def test_online_demonstrations_overwrite_the_oldest(counts, calls):
+    demos = demonstrations(counts)
+    told = [[10 * k + i for i in range(count)] for k, count in enumerate(counts)]  # everything that each ever showed, in order
+    seen = demos.count
+    for call, agents in enumerate(calls):
+        numbers = 100 * (call + 1) + np.arange(4)
+        demos, seen = appended(demos, jnp.asarray(agents, jnp.int32), steps_showing(numbers), seen)
+        for agent, number in zip(agents, numbers, strict=True):
+            if agent >= 0:
+                told[agent].append(int(number))
+    np.testing.assert_array_equal(seen, [len(steps) for steps in told])
+    np.testing.assert_array_equal(demos.count, [min(len(steps), ROOM) for steps in told])
+    number = shown(demos.steps)
+    for k, steps in enumerate(told):
+        ring = [PADDING] * ROOM
+        for i, step in enumerate(steps):
+            ring[i % ROOM] = step
+        assert number[k].tolist() == ring
+
+
+# --- The mirror ----------------------------------------------------------------------------------------------------------
+
+SWAP = Symmetry(lambda obs: obs[::-1], lambda action: 1 - action)
+ROWS = 64
+
+
+@pytest.fixture(scope="module")
+def in_the_mirror():
+    """A batch of demonstrations and one of transitions, before and after."""
+    spec = EnvSpec((3,), jnp.float32, 2, SWAP)
+    obs = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
+    action = np.arange(ROWS) % 2
+    next_action = np.where(np.arange(ROWS) % 3 == 0, NO_ACTION, action)
+    number = np.arange(ROWS, dtype=np.float32)
+    demo = numpy_record(Demonstration, obs, action, number, obs + 0.5, next_action)
+    step = numpy_record(Transition, obs, action, number, number, obs + 0.5, action == 0)
+    before = demo, step
+    after = jax.jit(lambda demo, step: (replay.mirror(spec, demo, KEY), replay.mirror(spec, step, KEY)))(*before)
+    return list(zip(jax.tree.map(np.asarray, before), jax.tree.map(np.asarray, after), strict=True))
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["Demonstration", "Transition"])
+def test_a_random_half_is_mirrored_observations_and_actions_alike(in_the_mirror, which):
+    before, after = in_the_mirror[which]
+    assert type(after) is type(before)
+    flipped = after.obs[:, 0] != before.obs[:, 0]
+    assert 0.3 < flipped.mean() < 0.7
+    np.testing.assert_array_equal(after.obs, np.where(flipped[:, None], before.obs[:, ::-1], before.obs))
+    np.testing.assert_array_equal(after.next_obs, np.where(flipped[:, None], before.next_obs[:, ::-1], before.next_obs))
+    np.testing.assert_array_equal(after.action, np.where(flipped, 1 - before.action, before.action))
+    np.testing.assert_array_equal(after.discount, before.discount)
+
+
+def test_an_action_that_nobody_saw_stays_unseen_in_the_mirror(in_the_mirror):
+    before, after = in_the_mirror[0]
+    flipped = after.obs[:, 0] != before.obs[:, 0]
+    unseen = before.next_action == NO_ACTION
+    np.testing.assert_array_equal(after.next_action == NO_ACTION, unseen)
+    np.testing.assert_array_equal(after.next_action[flipped & ~unseen], 1 - before.next_action[flipped & ~unseen])
+
+
+def test_without_a_symmetry_nothing_is_mirrored(in_the_mirror):
+    before = jax.tree.map(jnp.asarray, in_the_mirror[0][0])
+    assert replay.mirror(EnvSpec((3,), jnp.float32, 2), before, KEY) is before

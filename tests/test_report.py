@@ -1,0 +1,156 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from psiphi import report, stats
+from psiphi.errors import UserError
+from psiphi.experiments import cells, paper
+from psiphi.experiments.paper import Figure
+
+PNG = b"\x89PNG\r\n"
+CONFIG = {
+    "itd": {"cross_policy": 10.0, "cross_policy_on": "experience"},
+    "ego_task": None,
+    "episodes": 3000,
+    "demonstrators": [[1, 0, 0]] * 2,
+}
+
+
+def cell(experiment: str, method: str, figure: Figure, value: float | None, seed: int = 0, **more) -> cells.Cell:
+    shots = {} if figure.shots is None else {"shots": figure.shots}
+    return {
+        **{"experiment": experiment, "env": "coingrid", "method": method, "seed": seed, "metric": figure.metric, "task": figure.task},
+        **{
+            "value": value,
+            "env_steps": 42048,
+            "wall_s": 90.0,
+            "train_s": 60.0,
+            "config": CONFIG,
+            "commit": "abc",
+            "command": "psiphi reproduce x",
+        },
+        **{"versions": {"jax": "1"}, **shots, **more},
+    }
+
+
+def picture() -> report.Picture:
+    board = np.zeros((7, 7, 5), int)
+    board[1, 2, 0] = board[4, 4, 1] = board[3, 3, 2] = 1
+    phi = np.linspace(-1, 1, 50).reshape(2, 5, 5)
+    return {
+        "board": board.tolist(),
+        "phi": phi.tolist(),
+        "correlation": [[0.97, 0.02, -0.01], [0.0, -0.95, 0.1]],
+        "demonstrators": ["R", "G<script>"],
+        "preferences": [[1.0, 0.0], [0.0, -1.0]],
+    }
+
+
+def all_cells(name: str, seeds: int) -> list[cells.Cell]:
+    experiment = paper.EXPERIMENTS[name]
+    return [
+        cell(name, method.name, figure, 0.1 * seed, seed, env=variant.name, **({"extra": picture()} if figure.task == paper.WORST else {}))
+        for variant in experiment.variants
+        for method in experiment.methods
+        for seed in range(seeds)
+        for figure in experiment.figures(method)
+    ]
+
+
+def row(page: str, label: str, table: str) -> list[str]:
+    """The cells of a table's row."""
+    section = page.split(f"### {table}\n")[1]
+    (line,) = [line for line in section.split("\n#")[0].splitlines() if line.startswith(f"| {label} |")]
+    return [word.strip() for word in line.strip("|").split("|")][1:]
+
+
+@pytest.mark.parametrize("name", paper.EXPERIMENTS)
+def test_every_experiment_is_rendered_whole(tmp_path, name):
+    cells.append(tmp_path, all_cells(name, seeds=2))
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    linked = re.findall(r"!\[.*?\]\((.*?)\)", page)
+    assert linked and all((tmp_path / file).read_bytes().startswith(PNG) for file in linked)
+    for method in paper.EXPERIMENTS[name].methods:
+        assert f"| {method.label} |" in page
+    assert "–" not in "".join(line for line in page.splitlines() if line.startswith("| p")), (
+        "a figure of a method that was measured is missing"
+    )
+
+
+def test_a_number_is_the_iqm_with_its_interval_beside_the_papers(tmp_path):
+    got = [0.1, 0.5, 0.6, 0.7, 0.9]
+    figure = Figure("normalised_return", "R-G", 0)
+    cells.append(tmp_path, [cell("table-2", "psiphi", figure, value, seed) for seed, value in enumerate(got)])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    low, high = stats.bootstrap_interval(got)
+    assert row(page, "psiphi (default)", "0-shot") == ["–", f"{stats.iqm(got):.2f} [{low:.2f}, {high:.2f}]", "–", "–", "5"]
+    assert row(page, f"*{paper.PSIPHI}*", "0-shot") == ["*1.0 ± 0.0*", "*0.2 ± 0.1*", "*0.2 ± 0.1*", "*-0.4 ± 0.2*", ""]
+
+
+def test_the_exact_planner_stands_beside_the_shots_but_not_beside_the_first_episode(tmp_path):
+    exact = [cell("table-2", "exact", Figure("gpi_ceiling", task), 0.98) for task in paper.TASKS]
+    cells.append(tmp_path, [*exact, cell("table-2", "psiphi", Figure("normalised_return", "R+G", 0), 1.0)])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert row(page, "ceiling: GPI with exact ψ, φ, w", "1-shot") == ["0.98"] * 4 + ["1"]
+    assert "ceiling" not in page.split("### 0-shot")[1].split("###")[0]
+
+
+def test_a_value_that_is_not_finite_is_counted_not_averaged(tmp_path):
+    figure = Figure("r2", "R")
+    cells.append(tmp_path, [cell("table-2", "psiphi", figure, value, seed) for seed, value in enumerate([0.5, None, 0.5])])
+    cells.append(tmp_path, [cell("table-2", "paper", figure, None)])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert row(page, "psiphi (default)", "What was inferred")[0] == "0.50 [0.50, 0.50] (1 not finite)"
+    assert row(page, "paper's losses, ego on R+G", "What was inferred")[0] == "not finite"
+
+
+def test_what_was_seen_is_said():
+    def seen(**changes) -> list[str]:
+        return report._seen({**CONFIG, **changes}, 42048)
+
+    assert seen() == ["3,000 episodes of each of 2", "42,048, random and reward-free", "none"]
+    assert seen(itd={"cross_policy": 10.0, "cross_policy_on": "pooled"})[1] == "none"
+    assert seen(itd={"cross_policy": 0.0, "cross_policy_on": "experience"})[1] == "none"
+    assert seen(ego_task=[1, 1, 0])[1:] == ["42,048", "of its own task, weights 1, 1, 0 for red, green, yellow"]
+
+
+def test_commands_commits_and_seeds_are_said_once_each(tmp_path):
+    figure = Figure("accuracy", paper.ALL)
+    made = [
+        cell("ablation", "default", figure, 0.9, seed, commit=commit) for seed, commit in [(0, "abc"), (1, "abc"), (2, "def"), (7, None)]
+    ]
+    cells.append(tmp_path, made)
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert page.count("psiphi reproduce x") == 1 and page.count("- Commit: abc") == 1 and "- Commit: def" in page
+    assert "- Commit: no commit" in page and "- Seeds: 0–2, 7" in page
+
+
+def test_the_page_holds_its_picture_and_cannot_be_scripted(tmp_path):
+    report.draw_cumulants(tmp_path / "a.png", tmp_path / "a.html", picture(), "Cumulants <of> a board")
+    page = (tmp_path / "a.html").read_text()
+    assert "data:image/png;base64,iVBOR" in page and "http" not in page and "<script" not in page
+    assert "+0.97" in page and "-0.95" in page and "Cumulants &lt;of&gt; a board" in page
+
+
+def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="nothing to report"):
+        report.render(tmp_path)
+    cells.append(tmp_path, [cell("table-9", "psiphi", Figure("r2", "R"), 1.0)])
+    with pytest.raises(UserError, match="table-9; expected was one of table-2"):
+        report.render(tmp_path)
+
+
+def test_reporting_needs_no_jax():
+    code = "import sys, psiphi.report; print({'jax', 'equinox', 'optax'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+def test_rendering_again_changes_nothing(tmp_path: Path):
+    cells.append(tmp_path, all_cells("itd-coingrid", seeds=3))
+    first = report.render(tmp_path).read_text()
+    assert report.render(tmp_path).read_text() == first
+    assert not [file for file in tmp_path.iterdir() if file.name.endswith(".draft")]

@@ -1,0 +1,287 @@
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from psiphi.agents import itd, psiphi
+from psiphi.errors import UserError
+from psiphi.experiments import cells, models, paper, reproduce
+from psiphi.experiments import coingrid as experiment
+from psiphi.experiments.coingrid import Setting
+from psiphi.experiments.reproduce import Effort, Unit
+from psiphi.loops.few_shot import FewShotConfig
+from psiphi.model import Model
+
+NOBODY = Model(None, jnp.zeros((2, 4)), jnp.zeros(2))  # pyright: ignore[reportArgumentType] - a model that nobody looks into
+ORIGIN = {"commit": None, "versions": {"threads": "2"}, "command": "psiphi reproduce"}
+EVERY = [(e, variant, method) for e in paper.EXPERIMENTS.values() for variant in e.variants for method in e.methods]
+
+
+def identify(value) -> str | None:
+    return getattr(value, "name", None)
+
+
+# --- Data ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("what", "variant", "method"), EVERY, ids=identify)
+def test_every_method_is_a_setting_of_its_own(what, variant, method):
+    setting = reproduce.setting_of(what, variant, method, Effort())
+    assert len(setting.demonstrators) == len(what.demonstrators)
+    assert (setting.ego is None) == (setting.ego_task is None)
+    json.dumps(reproduce.config_of(what, Unit(variant, method, 0), Effort()), allow_nan=False)
+    # Rebuilding it checks every value against its field's type.
+    assert models.from_json(Setting, json.loads(json.dumps(models.described(setting))), "setting").itd == setting.itd
+    default = reproduce.setting_of(what, variant, paper.Method("default", ""), Effort())
+    assert (setting == default) == (method.name in ("default", "psiphi", "itd", "exact"))
+
+
+def test_the_papers_rows_are_the_papers_losses():
+    what = paper.EXPERIMENTS["table-2"]
+    with_ego, without = (
+        reproduce.setting_of(what, paper.UNLIMITED, method, Effort()) for method in what.methods if method.name.startswith("paper")
+    )
+    assert with_ego.itd == without.itd == itd.paper()
+    assert with_ego.ego == psiphi.paper() and with_ego.ego_task == (1.0, 1.0, 0.0)
+    assert without.ego is None and without.ego_task is None
+    assert with_ego.few_shot == without.few_shot == FewShotConfig(inference="least-squares", kappa=0.0, temperature=0.0)
+
+
+def test_the_papers_numbers_are_those_of_its_table():
+    assert [number.value for number in paper.TABLE_2[0][paper.PSIPHI]] == [1.0, 0.2, 0.2, -0.4]
+    assert all(number.value == 1.0 for shots in (1, 100) for number in paper.TABLE_2[shots][paper.PSIPHI])
+    assert [number.value for number in paper.TABLE_2[1][paper.SQIL]] == [1.0, 0.0, 0.0, -1.0]
+
+
+def test_effort_replaces_what_it_names():
+    what = paper.EXPERIMENTS["ablation"]
+    setting = reproduce.setting_of(what, paper.AUTHORS, what.methods[1], Effort(updates=7, episodes=5))
+    assert (setting.itd.updates, setting.episodes, setting.world.num_layouts, setting.itd.cross_policy) == (7, 5, 25, 0.0)
+    with pytest.raises(UserError, match="updates is 0"):
+        Effort(updates=0)
+
+
+# --- The file of cells ---------------------------------------------------------------------------------------------------
+
+
+def cell(task: str = "R", seed: int = 0, **more) -> cells.Cell:
+    blank = dict.fromkeys(cells.FIELDS)
+    return {
+        **blank,
+        "env": "coingrid",
+        "method": "psiphi",
+        "seed": seed,
+        "metric": "r2",
+        "task": task,
+        "config": {"itd": {"beta": 1}},
+        **more,
+    }
+
+
+def test_cells_are_added_once(tmp_path):
+    assert cells.read(tmp_path) == []
+    assert cells.append(tmp_path / "new", [cell("R"), cell("G")]) == 2
+    assert cells.append(tmp_path / "new", [cell("R", value=9.0), cell("G", shots=1), cell("R", seed=1)]) == 2
+    there = cells.read(tmp_path / "new")
+    assert len(there) == 4 and there[0]["value"] is None
+
+
+@pytest.mark.parametrize("torn", [b'{"experiment": "table-2", "en', b"{", b"\xce"])
+def test_a_line_that_a_kill_left_unfinished_is_dropped_and_written_again(tmp_path, torn):
+    cells.append(tmp_path, [cell("R")])
+    whole = (tmp_path / cells.FILE).read_bytes()
+    (tmp_path / cells.FILE).write_bytes(whole + torn)
+    assert cells.read(tmp_path) == [cell("R")]
+    cells.append(tmp_path, [cell("G")])
+    assert (tmp_path / cells.FILE).read_bytes() == whole + json.dumps(cell("G")).encode() + b"\n"
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    cells.append(tmp_path, [cell("R")])
+    path = tmp_path / cells.FILE
+    path.write_bytes(path.read_bytes().rstrip())
+    cells.append(tmp_path, [cell("G")])
+    assert cells.read(tmp_path) == [cell("R"), cell("G")]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"), [("no json", "Line 1 .* is not JSON"), ('{"env": 1}', "Line 1 .* lacks experiment"), ("[]", "lacks")]
+)
+def test_a_damaged_file_is_named(tmp_path, line, complaint):
+    (tmp_path / cells.FILE).write_text(line + "\n")
+    with pytest.raises(UserError, match=complaint):
+        cells.read(tmp_path)
+
+
+def test_cells_of_other_settings_are_not_mixed(tmp_path):
+    there = [cell("R")]
+    cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"beta": 1}})
+    cells.check_config(tmp_path, there, "coingrid", "other", {"itd": {"beta": 2}})
+    with pytest.raises(UserError, match=r"made with itd.beta = 1, but 2 is asked for"):
+        cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"beta": 2}})
+    with pytest.raises(UserError, match=r'made with itd.new = "nothing", but 2 is asked for'):
+        cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"beta": 1, "new": 2}})
+
+
+def test_where_numbers_come_from_is_known():
+    commit = cells.commit()
+    assert commit is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", commit)
+    assert {"psiphi", "jax", "python", "numpy", "platform"} <= set(cells.versions())
+    assert str(Path.home()) not in cells.command().split(" ")[0]
+
+
+# --- Units ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def instant(monkeypatch):
+    """Training and measuring in no time; gives the list of what was trained."""
+    trained = []
+
+    def train(setting: Setting, seed: int, **_):
+        trained.append((setting, seed))
+        return experiment.Trained(NOBODY, 100, 1.0, [])
+
+    tasks = dict.fromkeys(paper.TASKS, 0.5)
+    board = {"board": np.zeros((7, 7, 5)).tolist(), "phi": np.eye(4)[:, :, None].tolist(), "correlation": np.eye(4, 3).tolist()}
+    board |= {"demonstrators": ["R", "G", "Y"], "preferences": np.eye(3, 4).tolist()}
+    explained = {"r2": [0.5] * 2, "reward_correlation": [float("nan")] * 2, "cumulants": np.eye(4, 3).tolist()}
+    monkeypatch.setattr(experiment, "train", train)
+    monkeypatch.setattr(experiment, "transfer", lambda *_, **__: {"first": tasks, "after": tasks})
+    monkeypatch.setattr(experiment, "ceiling", lambda *_: tasks)
+    monkeypatch.setattr(experiment, "held_out_accuracy", lambda *_: {"accuracy": 0.9, "ceiling": 0.95})
+    monkeypatch.setattr(experiment, "planned_on_inferred", lambda setting, *_: [1.0] * len(setting.demonstrators))
+    monkeypatch.setattr(
+        experiment,
+        "explained",
+        lambda setting, *_: {k: (v * 2)[: len(setting.demonstrators)] if len(v) == 2 else v for k, v in explained.items()},
+    )
+    monkeypatch.setattr(reproduce, "picture", lambda *_: board)
+    return trained
+
+
+@pytest.mark.parametrize("name", paper.EXPERIMENTS)
+def test_a_unit_yields_the_cells_that_the_data_promise(instant, name):
+    what = paper.EXPERIMENTS[name]
+    for method in what.methods:
+        got = reproduce.run_unit(what, Unit(what.variants[0], method, 3), Effort(), ORIGIN)
+        figures = [paper.Figure(row["metric"], row["task"], row.get("shots")) for row in got]
+        assert sorted(figures, key=str) == sorted(what.figures(method), key=str)
+        assert all(set(cells.FIELDS) <= set(row) and row["seed"] == 3 for row in got)
+        json.dumps(got, allow_nan=False)
+
+
+def test_only_what_is_missing_is_run(instant, tmp_path, monkeypatch):
+    reproduce.reproduce("itd-coingrid", tmp_path, [0, 1], methods=["itd", "paper-itd"])
+    assert [seed for _, seed in instant] == [0, 0, 1, 1]
+    path = tmp_path / "itd-coingrid" / cells.FILE
+    whole = path.read_bytes()
+    # A kill left the last unit's cells half written.
+    path.write_bytes(whole[:-3000])
+    instant.clear()
+    reproduce.reproduce("itd-coingrid", tmp_path, [0, 1], methods=["itd", "paper-itd"])
+    assert [(setting.itd == itd.paper(), seed) for setting, seed in instant] == [(True, 1)]
+    volatile = re.compile(rb'"(train_s|wall_s|command)": [^,]*,?')
+    assert volatile.sub(b"", path.read_bytes()) == volatile.sub(b"", whole)
+    instant.clear()
+    reproduce.reproduce("itd-coingrid", tmp_path, [0, 1, 2], methods=["itd"])
+    assert [seed for _, seed in instant] == [2]
+    assert "| ITD (default) |" in (tmp_path / "itd-coingrid" / "README.md").read_text()
+
+
+def test_another_effort_in_the_same_directory_is_refused_before_anything_is_run(instant, tmp_path):
+    reproduce.reproduce("itd-coingrid", tmp_path, [0], methods=["itd"], effort=Effort(updates=5))
+    instant.clear()
+    with pytest.raises(UserError, match=r"itd.updates = 5, but \d+ is asked for"):
+        reproduce.reproduce("itd-coingrid", tmp_path, [1], methods=["itd"])
+    assert not instant
+
+
+def test_names_are_checked(tmp_path):
+    with pytest.raises(UserError, match="'table-9' is not something to reproduce; expected was one of table-2"):
+        reproduce.reproduce("table-9", tmp_path, [0])
+    with pytest.raises(UserError, match="table-2 has no method magic; expected were some of psiphi"):
+        reproduce.reproduce("table-2", tmp_path, [0], methods=["psiphi", "magic"])
+
+
+# --- Workers -------------------------------------------------------------------------------------------------------------
+
+FAKE = """
+import json, os, sys
+task = json.loads(sys.argv[1])
+env, method, seed = task["unit"]
+if seed == 1: sys.exit("this seed is cursed")
+row = dict(env=env, method=method, seed=seed, metric="r2", task="R", wall_s=0, config={}, env_steps=0, experiment=task["experiment"])
+json.dump([{**row, **task["origin"], "value": os.environ["XLA_FLAGS"].count("threads=1")}], sys.stdout)
+"""
+
+
+def test_workers_run_side_by_side_and_a_failure_is_told_but_stops_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "WORKER", FAKE)
+    monkeypatch.setattr(reproduce.report, "render", lambda _: None)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    with pytest.raises(UserError, match=r"1 of 3 trainings failed; the first \(coingrid, itd, seed 1\) said: this seed is cursed"):
+        reproduce.reproduce("itd-coingrid", tmp_path, [0, 1, 2], methods=["itd"], jobs=2)
+    there = cells.read(tmp_path / "itd-coingrid")
+    assert sorted(row["seed"] for row in there) == [0, 2]
+    assert all(row["value"] == 1 and row["versions"]["threads"] == "1" for row in there)
+
+
+def test_leaving_ends_the_workers(monkeypatch):
+    monkeypatch.setattr(reproduce, "WORKER", "import time; time.sleep(100)")
+    what = paper.EXPERIMENTS["itd-coingrid"]
+    started = []
+    start = reproduce._start
+    monkeypatch.setattr(reproduce, "_start", lambda *args: started.append(start(*args)) or started[-1])
+    monkeypatch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        list(reproduce.side_by_side(what, reproduce.units(what, [0, 1]), Effort(), ORIGIN, jobs=2))
+    assert [worker.process.returncode for worker in started] == [-signal.SIGTERM] * 2
+
+
+def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, monkeypatch, capsys):
+    task = {"experiment": "table-2", "unit": ["coingrid-25", "exact", 4], "effort": {"repetitions": 8}, "origin": ORIGIN}
+    monkeypatch.setattr(sys, "argv", ["-c", json.dumps(task)])
+    monkeypatch.setattr(experiment, "ceiling", lambda *_: print("chatter") or dict.fromkeys(paper.TASKS, 1.0))
+    reproduce.worker()
+    got = json.loads(capsys.readouterr().out)
+    assert [(row["env"], row["task"], row["seed"]) for row in got] == [("coingrid-25", task, 4) for task in paper.TASKS]
+
+
+# --- For real ------------------------------------------------------------------------------------------------------------
+
+
+def tiny(setting: Setting) -> Setting:
+    """The same losses in a world and with networks that cost nothing."""
+    world = replace(setting.world, size=5, coins=(1, 1, 1), max_steps=8)
+    small = replace(setting.itd, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), batch=4, cross_batch=4, num_envs=2, replay_size=64)
+    return replace(setting, world=world, itd=small, prefill_steps=8)
+
+
+def test_cumulants_for_real(tmp_path, monkeypatch):
+    setting_of = reproduce.setting_of
+    monkeypatch.setattr(reproduce, "setting_of", lambda *args: tiny(setting_of(*args)))
+    directory = reproduce.reproduce("figure-cumulants", tmp_path, [0], effort=Effort(updates=2, episodes=4))
+    there = {(row["metric"], row["task"]): row for row in cells.read(directory)}
+    best = [there["correlation", colour]["value"] for colour in "RGY"]
+    assert all(0 <= value <= 1 for value in best) and there["correlation", "worst"]["value"] == min(best)
+    extra = there["correlation", "worst"]["extra"]
+    assert np.shape(extra["phi"]) == (4, 3, 3) and np.shape(extra["correlation"]) == (4, 3) and np.shape(extra["preferences"]) == (3, 4)
+    assert np.abs(extra["correlation"]).max(axis=0) == pytest.approx(best, abs=1e-4)
+    assert (directory / "cumulants.html").exists()
+
+
+def test_git_is_not_needed(monkeypatch):
+    def absent(*_, **__):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", absent)
+    assert cells.commit() is None
