@@ -31,7 +31,12 @@ def numpy_record(kind: Callable[..., Record], *fields: Any) -> Record:
 def drawn(shapes: Any, seed: int = 0, scale: float = 0.5) -> Any:
     """Random numbers in the shapes that `jax.eval_shape` found."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(scale * rng.normal(size=x.shape), x.dtype), shapes)
+    return jax.tree.map(lambda x: jnp.asarray((scale * rng.normal(size=x.shape)).astype(x.dtype)), shapes)
+
+
+def blank(shapes: Any) -> Any:
+    """Zeros in the shapes that `jax.eval_shape` found."""
+    return jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), shapes)
 
 
 def tabular_net(spec: EnvSpec, *, heads: int, ensemble: int, num_cumulants: int, seed: int = 0) -> PsiPhiNet:
@@ -45,10 +50,10 @@ def tabular_net(spec: EnvSpec, *, heads: int, ensemble: int, num_cumulants: int,
         )  # fmt: skip
 
     net = drawn(jax.eval_shape(make, jax.random.key(0)), seed)
-    eye = (jnp.eye(places),), (jnp.zeros(places),)
+    eye = (jnp.asarray(np.eye(places, dtype=np.float32)),), (jnp.asarray(np.zeros(places, np.float32)),)
     net = eqx.tree_at(_torso_arrays, net, (*eye, *eye))
     heads_of = lambda n: [h.biases for h in (n.phi_head, n.psi_heads)]  # noqa: E731
-    return eqx.tree_at(heads_of, net, jax.tree.map(jnp.zeros_like, heads_of(net)))
+    return eqx.tree_at(heads_of, net, blank(heads_of(net)))
 
 
 def _torso_arrays(net: PsiPhiNet) -> tuple[Any, ...]:
@@ -70,5 +75,5 @@ def psi_table(net: PsiPhiNet) -> np.ndarray:
 
 def with_tables(net: PsiPhiNet, phi: np.ndarray, psi: np.ndarray) -> PsiPhiNet:
     """The network whose `phi_table` and `psi_table` are these."""
-    weights = tuple(jnp.asarray(table.reshape(*table.shape[:-2], -1), jnp.float32) for table in (phi, psi))
+    weights = tuple(jnp.asarray(table.reshape(*table.shape[:-2], -1).astype(np.float32)) for table in (phi, psi))
     return eqx.tree_at(lambda n: (n.phi_head.weights[0], n.psi_heads.weights[0]), net, weights)

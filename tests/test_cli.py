@@ -1,7 +1,6 @@
 """The commands as a user gives them. What takes training runs once, in a world that costs nothing, and is asked everything."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -11,6 +10,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,6 +21,7 @@ from psiphi import checkpoint, cli
 from psiphi.agents import itd
 from psiphi.agents import psiphi as psiphi_agent
 from psiphi.errors import UserError
+from psiphi.experiments import coingrid as experiment
 from psiphi.experiments import demo, models, paper, train
 from psiphi.experiments.coingrid import Setting
 
@@ -261,9 +263,13 @@ def test_the_demo_tells_draws_and_is_not_done_twice(trained, capsys, tmp_path, m
     assert "used again" in again and "2. Learning" not in again
 
 
-def test_psiphi_learning_trains_and_adapts_too(capsys, tmp_path):
+def test_a_model_with_an_ego_is_kept_and_rebuilt(capsys, tmp_path, monkeypatch):
+    def untrained(setting: Setting, seed: int, **_) -> experiment.Trained:
+        return experiment.Trained(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), models.like(setting)), 24, 1.0, [])
+
+    monkeypatch.setattr(experiment, "train", untrained)
     arguments = ["train", "psiphi", "--out", str(tmp_path / "run"), *TINY, "--ego.batch", "4", "--ego-task", "1", "-1", "0"]
     assert run(capsys, *arguments)[0] == 0
     loaded = models.load(tmp_path / "run")
     assert loaded.model.w.shape == (3, 4) and loaded.setting.ego_task == (1.0, -1.0, 0.0)
-    assert os.path.exists(tmp_path / "run" / "model" / "manifest.json")
+    assert loaded.setting.ego and loaded.setting.ego.batch == 4

@@ -16,7 +16,7 @@ from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.loops import scan
 from psiphi.nets import PsiPhiNet
 from psiphi.types import Demonstration, Demos, Transition
-from tables import drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
+from tables import blank, drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
 
 KEY = jax.random.key(0)
 PROBES = {probe.__name__: probe() for probe in (probes.two_steps, probes.say_what_you_see, probes.time_limit, probes.termination)}
@@ -51,14 +51,9 @@ def aimless_demos(steps: int = 30) -> Demos:
     rng = np.random.default_rng(0)
     place, action, next_action = rng.integers(0, PLACES, (AGENTS, steps)), *rng.integers(0, ACTIONS, (2, AGENTS, steps))
     discount = 1.0 - MEDLEY.ends[place, action]
-    demos = Demonstration(
-        see(place),
-        action.astype(np.int32),
-        discount.astype(np.float32),
-        see(MEDLEY.next_place[place, action]),
-        next_action.astype(np.int32),
-    )
-    return jax.tree.map(jnp.asarray, Demos(demos, np.full(AGENTS, steps, np.int32)))
+    reached, whole = MEDLEY.next_place[place, action], action.astype(np.int32)
+    demos = numpy_record(Demonstration, see(place), whole, discount.astype(np.float32), see(reached), next_action.astype(np.int32))
+    return jax.tree.map(jnp.asarray, numpy_record(Demos, demos, np.full(AGENTS, steps, np.int32)))
 
 
 # --- The ego's losses ----------------------------------------------------------------------------------------------------
@@ -66,7 +61,7 @@ def aimless_demos(steps: int = 30) -> Demos:
 GOES_ON, TIME_LIMIT, TERMINATION = 0, 1, 2
 ROWS = 6
 NET, TARGET, OTHER_TARGET = (tabular_net(ENV.spec, heads=HEADS, ensemble=2, num_cumulants=CUMULANTS, seed=seed) for seed in (1, 2, 3))
-W = np.asarray(NET.w[-1])
+W = np.asarray(NET.w)[-1]
 
 
 def sequences(kinds: np.ndarray) -> Transition:
@@ -76,7 +71,7 @@ def sequences(kinds: np.ndarray) -> Transition:
     return numpy_record(
         Transition,
         see(rng.integers(0, PLACES, shape)),
-        rng.integers(0, ACTIONS, shape),
+        rng.integers(0, ACTIONS, shape, np.int32),
         rng.normal(size=shape).astype(np.float32),
         (kinds != TERMINATION).astype(np.float32),
         see(rng.integers(0, PLACES, shape)),
@@ -192,7 +187,7 @@ def test_the_demonstrators_do_not_touch_the_egos_head(found):
 
 
 def test_the_next_action_is_the_sequences_and_unknown_after_an_end():
-    sequence = jax.tree.map(jnp.asarray, sequences(MIXED))
+    sequence = sequences(MIXED)
     ego = jax.jit(partial(psiphi.ego_batch, CONFIG))(sequence)
     np.testing.assert_array_equal(ego.next_action, sequence.action[:, 1])
     np.testing.assert_array_equal(ego.has_next, MIXED[:, 0] == GOES_ON)
@@ -207,7 +202,7 @@ def test_the_egos_preferences_are_the_least_squares_of_fading_rewards():
         net, task = psiphi.infer_task(config, NET, tasks.no_experience(CUMULANTS), first)
         return psiphi.infer_task(config, net, task, second)[0]
 
-    net = infer(*batches)
+    net = jax.tree.map(np.asarray, infer(*batches))
     phi, reward, weight = [], [], np.repeat([0.5, 1.0], ROWS)
     for batch in batches:
         phi += list(phi_table(NET)[batch.obs.argmax(-1), batch.action])
@@ -216,7 +211,7 @@ def test_the_egos_preferences_are_the_least_squares_of_fading_rewards():
     ridge = np.sqrt(config.task_ridge * weight.sum()) * np.eye(CUMULANTS)
     expected = np.linalg.lstsq(np.vstack([root * rows, ridge]), np.append(root[:, 0] * reward, np.zeros(CUMULANTS)), rcond=None)[0]
     np.testing.assert_allclose(net.w[-1], expected, rtol=1e-3)
-    np.testing.assert_array_equal(net.w[:-1], NET.w[:-1])
+    np.testing.assert_array_equal(net.w[:-1], np.asarray(NET.w)[:-1])
 
 
 # --- Acting --------------------------------------------------------------------------------------------------------------
@@ -227,14 +222,14 @@ def actor():
     """An agent of tables, its state, and its two ways to act on 2000 observations: as a learner, and judged."""
     agent = psiphi.make(CONFIG, ENV.spec, AGENTS)
     shapes = jax.eval_shape(agent.init, KEY, aimless_demos())
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)._replace(net=NET, target=TARGET)
+    state = blank(shapes)._replace(net=NET, target=TARGET)
     obs = see(np.arange(2000) % PLACES)
     both = jax.jit(lambda state, obs, key: (agent.act(state, obs, key), agent.policy(state, obs, key)))
     return state, lambda state: tuple(np.asarray(x) for x in both(state, obs, KEY))
 
 
 def rewarded(state: psiphi.State, square: float) -> psiphi.State:
-    return state._replace(task=state.task._replace(reward_square=jnp.float32(square)))
+    return state._replace(task=state.task._replace(reward_square=jnp.asarray(np.float32(square))))
 
 
 def test_before_the_first_reward_it_acts_at_random(actor):
@@ -262,17 +257,17 @@ def test_it_is_judged_on_the_best_of_all_heads(actor):
 
 def test_what_a_demonstrator_shows_online_is_sampled(actor):
     demos = aimless_demos(steps=4)
-    shown = jax.tree.map(lambda x: jnp.ones((6, *x.shape[2:]), x.dtype), demos.steps)  # observations that no place gives
-    agent = jnp.array([0, 0, -1, 0, 0, -1], jnp.int32)
+    shown = jax.tree.map(lambda x: np.ones((6, *x.shape[2:]), x.dtype), demos.steps)  # observations that no place gives
+    agent = np.array([0, 0, -1, 0, 0, -1], np.int32)
 
-    @jax.jit
-    def watch(demos: Demos) -> tuple[Demos, Demonstration]:
+    @quick_jit
+    def watch(demos: Demos, agent: jax.Array, shown: Demonstration) -> tuple[Demos, Demonstration]:
         state = itd.append(actor[0]._replace(demos=demos, seen=demos.count), agent, shown)
         return state.demos, replay.sample_demonstrations(state.demos, KEY, 20)
 
-    after, sample = watch(demos)
-    assert np.all(np.asarray(sample.obs[0]) == 1)  # the first demonstrator's four steps are all new
-    np.testing.assert_array_equal(after.steps.obs[1], demos.steps.obs[1])
+    after, sample = jax.tree.map(np.asarray, watch(demos, agent, shown))
+    assert np.all(np.asarray(sample.obs)[0] == 1)  # the first demonstrator's four steps are all new
+    np.testing.assert_array_equal(after.steps.obs[1], np.asarray(demos.steps.obs)[1])
     np.testing.assert_array_equal(after.count, demos.count)
 
 
@@ -302,8 +297,15 @@ def learned(first_state) -> tuple[psiphi.State, dict[str, np.ndarray]]:
     return updates(state, KEY)
 
 
+@pytest.fixture(scope="module")
+def learned_values(learned) -> np.ndarray:
+    """The ego's ``[place, ensemble, action]``."""
+    values = quick_jit(lambda net, obs: net.psi(net.features(obs))[:, -1] @ net.w[-1])
+    return np.asarray(values(learned[0].net, see(np.arange(PLACES))))
+
+
 def test_the_ego_starts_without_a_task_as_the_first_demonstrator(first_state):
-    state = first_state[-1]
+    state = jax.tree.map(np.asarray, first_state[-1]._replace(experience=None))
     assert largest(state.net.w[-1]) == 0
     for leaf in jax.tree.leaves(state.net.psi_heads):
         np.testing.assert_array_equal(leaf[-1], leaf[0])
@@ -311,13 +313,11 @@ def test_the_ego_starts_without_a_task_as_the_first_demonstrator(first_state):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_the_ego_learns_the_values_of_the_probes(learned, name):
-    state, _ = learned
-    q = np.asarray(quick_jit(lambda net, obs: net.psi(net.features(obs))[:, -1] @ net.w[-1])(state.net, jnp.eye(PLACES)))
+def test_the_ego_learns_the_values_of_the_probes(learned_values, name):
     first = sum(len(probe.values) for probe in list(PROBES.values())[: list(PROBES).index(name)])
     expected = PROBES[name].values
     for member in (0, 1):
-        got = q[first : first + len(expected), member, : expected.shape[1]]
+        got = learned_values[first : first + len(expected), member, : expected.shape[1]]
         np.testing.assert_allclose(got, expected, atol=0.15)
 
 
@@ -327,8 +327,8 @@ def test_learning_shrinks_the_egos_losses_and_the_preferences_stay_inferred(firs
         trace = np.asarray(metrics[name])
         assert trace[-20:].mean() < 0.1 * trace[:20].mean()
     # Within an update w_ego is inferred first, and no gradient moves it afterwards.
-    expected = jax.jit(tasks.solve)(state.task, config.task_ridge * state.task.count)
-    np.testing.assert_allclose(state.net.w[-1], expected, rtol=1e-4, atol=1e-5)
+    expected = quick_jit(tasks.solve)(state.task, config.task_ridge * np.asarray(state.task.count))
+    np.testing.assert_allclose(np.asarray(state.net.w)[-1], expected, rtol=1e-4, atol=1e-5)
 
 
 # --- The paper's algorithm 2 ---------------------------------------------------------------------------------------------
@@ -347,15 +347,14 @@ def test_the_papers_preset_trains_the_ego_and_the_demonstrators_apart():
     agent, demos = psiphi.make(config, ENV.spec, AGENTS), aimless_demos()
     shapes = jax.eval_shape(agent.init, KEY, demos)
     net = drawn(shapes.net)
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)._replace(net=net, target=net, demos=demos, seen=demos.count)
-    rollout = jax.tree.map(lambda x: jnp.swapaxes(jnp.asarray(x), 0, 1), sequences(np.zeros((ITD.num_envs, 10), int)))
-    rollout = rollout._replace(action=rollout.action.astype(jnp.int32))
+    state = blank(shapes)._replace(net=net, target=net, demos=demos, seen=demos.count)
+    rollout = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), sequences(np.zeros((ITD.num_envs, 10), int)))
 
     @quick_jit
     def update(state: psiphi.State, rollout: Transition, key: jax.Array) -> tuple[psiphi.State, dict[str, jax.Array]]:
         return agent.update(agent.observe(state, rollout), key)
 
-    state, metrics = update(state, rollout, KEY)
+    state, metrics = jax.tree.map(np.asarray, update(state, rollout, KEY))
     assert set(metrics) == {"bc_q", "l1", "itd", "reward", "q", "td_psi", "accuracy", "rank", "signal"}
     assert all(np.isfinite(value) for value in metrics.values())
     imitation, explanation, ego = (moment(optimiser) for optimiser in state.optimiser)

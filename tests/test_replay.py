@@ -131,14 +131,19 @@ def demonstrations(counts: list[int] | np.ndarray) -> Demos:
     """Step i of demonstrator k shows 10 k + i; what is not real shows `PADDING`."""
     number = 10 * np.arange(AGENTS)[:, None] + np.arange(ROOM)
     real = np.arange(ROOM) < np.asarray(counts)[:, None]
-    return Demos(steps_showing(np.where(real, number, PADDING)), jnp.asarray(counts))
+    return Demos(steps_showing(np.where(real, number, PADDING)), jnp.asarray(np.asarray(counts, np.int32)))
 
 
 def steps_showing(number: np.ndarray) -> Demonstration:
     """Steps whose every part tells which step it is."""
     whole = number.astype(np.int32)
-    return Demonstration(
-        np.repeat(whole[..., None], 2, axis=-1), whole, whole.astype(np.float32), whole[..., None] + np.float32(0.5), whole + 1
+    return numpy_record(
+        Demonstration,
+        np.repeat(whole[..., None], 2, axis=-1),
+        whole,
+        whole.astype(np.float32),
+        whole[..., None] + np.float32(0.5),
+        whole + 1,
     )
 
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -266,7 +267,15 @@ def tiny(setting: Setting) -> Setting:
     return replace(setting, world=world, itd=small, prefill_steps=8)
 
 
-def test_cumulants_for_real(tmp_path, monkeypatch):
+def untrained(setting: Setting, seed: int, **_) -> experiment.Trained:
+    """A model of random numbers: training it would only add the time to compile the training."""
+    draw = np.random.default_rng(seed)
+    model = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), x.dtype), models.like(setting))
+    return experiment.Trained(model, 24, 1.0, [])
+
+
+def test_the_cumulants_of_a_real_model_are_measured_and_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "train", untrained)
     setting_of = reproduce.setting_of
     monkeypatch.setattr(reproduce, "setting_of", lambda *args: tiny(setting_of(*args)))
     directory = reproduce.reproduce("figure-cumulants", tmp_path, [0], effort=Effort(updates=2, episodes=4))

@@ -139,6 +139,8 @@ class Reproduce:
     """The cells go to OUT/NAME/cells.jsonl, the report to OUT/NAME/README.md."""
     methods: str = ""
     """Only these, separated by commas; all if empty."""
+    envs: str = ""
+    """Only these worlds, separated by commas; all if empty."""
     jobs: int = 1
     """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest."""
     repetitions: int = 256
@@ -156,8 +158,8 @@ def reproduce(config: Reproduce) -> None:
     _at_least(0, first_seed=config.first_seed)
     effort = Effort(updates=config.updates, episodes=config.episodes, repetitions=config.repetitions)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
-    methods = [name.strip() for name in config.methods.split(",") if name.strip()]
-    directory = reproduce(config.name, config.out, seeds, methods=methods, effort=effort, jobs=config.jobs)
+    methods, envs = ([name.strip() for name in names.split(",") if name.strip()] for names in (config.methods, config.envs))
+    directory = reproduce(config.name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
     print(directory / "README.md")
 
 

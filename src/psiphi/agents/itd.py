@@ -129,7 +129,7 @@ def preferences(config: ITDConfig, w: Float[Array, "heads d"]) -> Float[Array, "
     if w.shape == (1, 1):
         return jnp.ones_like(w)
     if config.axis_preferences and w.shape[0] <= w.shape[1]:
-        return jnp.eye(*w.shape)
+        return jnp.eye(w.shape[0], w.shape[1])
     return w / jnp.linalg.norm(w, axis=-1, keepdims=True) if config.beta else w
 
 
@@ -248,6 +248,21 @@ def diagnostics(p: Predictions, w: Array, demo: Demonstration) -> Metrics:
     rank = jnp.exp(-jnp.sum(share * jnp.log(share + 1e-12)))
     hit = jnp.argmax(values, axis=-1) == demo.action[..., None]
     return {"accuracy": jnp.mean(hit), "rank": rank, "signal": jnp.min(signal)}
+
+
+def collapse(signal: float, rank: float, agents: int) -> str | None:
+    """A sentence if the diagnostics say that phi means little, else None. Healthy runs have a signal above 0.4 and a rank near K."""
+    if not signal >= 0.1:
+        return (
+            f"the cumulants have collapsed: the inferred rewards are {signal:.2f} of the spread of the values they should explain "
+            "(expected at least 0.1); a smaller sparsity weight, or cross-policy evaluation on more varied transitions, may help."
+        )
+    if rank < 0.75 * agents:
+        return (
+            f"the cumulants use about {rank:.1f} directions for {agents} demonstrators: some share one, "
+            "because they want the same or because they were not told apart."
+        )
+    return None
 
 
 def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:

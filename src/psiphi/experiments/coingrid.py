@@ -4,6 +4,7 @@ Nothing here reaches the learner but demonstrations (states, actions, who) and r
 """
 
 import functools
+import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -91,6 +92,9 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     )
     result = scan.run(env, agent, demos, loop, out=out, settings={"setting": asdict(setting)}, progress=progress)
     model = to_model(config, result.agent(), demos, agents)
+    warning = itd.collapse(result.rows[-1]["train/signal"] or 0.0, result.rows[-1]["train/rank"] or 0.0, agents)
+    if warning:
+        print(f"psiphi: {warning}", file=sys.stderr)
     return Trained(model, loop.env_steps(config.updates), time.monotonic() - started, result.rows)
 
 

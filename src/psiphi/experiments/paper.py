@@ -50,6 +50,8 @@ class Method:
     """Where it starts from."""
     trains: bool = True
     """Whether there is anything to train: the exact planner knows already."""
+    trained_as: str | None = None
+    """The method whose training it shares, where it differs only in how a new task is met."""
 
 
 class Printed(NamedTuple):
@@ -161,8 +163,8 @@ TRANSFER_COLUMNS = {shots: tuple((task, Figure("normalised_return", task, shots)
 ROWS = (
     "**psiphi (default)** is ITD with this library's extensions. **Paper's losses, ego on R+G** is algorithm 2, **paper's losses, no ego** "
     "algorithm 1, with the losses, the alternation and the hyperparameters that the paper prints and nothing else. **Ceiling** is "
-    "generalised policy improvement over the demonstrators' exact successor features with the true φ and w: what it lacks, no learning "
-    "can add."
+    "greedy generalised policy improvement over the demonstrators' exact successor features with the true φ and w; a soft policy, such as "
+    "psiphi's, can do better by leaving circles."
 )
 
 K_SHOT = (
@@ -267,10 +269,9 @@ _ABLATION = Experiment(
         Method("shared-torso", "φ on ψ's torso", {"itd.share_torso": True}),
         Method("no-axis", "w_k not started on axes", {"itd.axis_preferences": False}),
         Method("alternating", "alternating steps, as algorithm 1", {"itd.alternate": True}),
-        Method("greedy", "greedy, not soft, GPI", {"few_shot.temperature": 0.0}),
-        Method("no-optimism", "no optimism in the first episode", {"few_shot.kappa": 0.0}),
-        Method("greedy", "greedy GPI, not soft", {"few_shot.temperature": 0.0}),
-        Method("least-squares", "the paper's least squares for w", {"few_shot.inference": "least-squares"}),
+        Method("no-optimism", "no optimism in the first episode", {"few_shot.kappa": 0.0}, trained_as="default"),
+        Method("greedy", "greedy GPI, not soft", {"few_shot.temperature": 0.0}, trained_as="default"),
+        Method("least-squares", "the paper's least squares for w", {"few_shot.inference": "least-squares"}, trained_as="default"),
         Method("binary-orientation", "the paper's ambiguous orientation", {"world.orientation": "binary"}),
         Method("constant-rate", "constant learning rate", {"itd.cosine": False}),
     ),

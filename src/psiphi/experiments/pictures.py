@@ -16,7 +16,6 @@ from PIL import Image, ImageDraw, ImageFont
 from psiphi import model as models
 from psiphi.envs import coingrid
 from psiphi.envs.coingrid import FORWARD, NUM_DIRECTIONS, CoinGridConfig
-from psiphi.loops.few_shot import FewShotConfig
 from psiphi.experiments.coingrid import Setting
 from psiphi.model import Model
 

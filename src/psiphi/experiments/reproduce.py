@@ -84,14 +84,26 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     return {**models.described(setting_of(what, unit.variant, unit.method, effort)), "repetitions": effort.repetitions}
 
 
-def units(what: Experiment, seeds: Sequence[int], only: Sequence[str] = ()) -> list[Unit]:
-    """All units, seed by seed, so that an unfinished file has every method about equally often."""
-    unknown = set(only) - {method.name for method in what.methods}
+def units(what: Experiment, seeds: Sequence[int], only: Sequence[str] = (), envs: Sequence[str] = ()) -> list[Unit]:
+    """All units, or those of some methods and worlds, seed by seed, so that an unfinished file has every method about equally often."""
+    chosen, variants = _chosen(what, "method", what.methods, only), _chosen(what, "env", what.variants, envs)
+    trained = {method.trained_as or method.name for method in chosen}
+    methods = [method for method in what.methods if method.name in trained]
+    return [Unit(variant, method, seed) for seed in seeds for variant in variants for method in methods]
+
+
+def judged(what: Experiment, unit: Unit) -> list[Unit]:
+    """The unit and those that share its training."""
+    sharing = [method for method in what.methods if method.trained_as == unit.method.name]
+    return [unit._replace(method=method) for method in (unit.method, *sharing)]
+
+
+def _chosen(what: Experiment, kind: str, there: Sequence[Any], only: Sequence[str]) -> list[Any]:
+    unknown = set(only) - {one.name for one in there}
     if unknown:
-        names = ", ".join(method.name for method in what.methods)
-        raise UserError(f"{what.name} has no method {', '.join(sorted(unknown))}; expected were some of {names}.")
-    methods = [method for method in what.methods if not only or method.name in only]
-    return [Unit(variant, method, seed) for seed in seeds for variant in what.variants for method in methods]
+        names = ", ".join(one.name for one in there)
+        raise UserError(f"{what.name} has no {kind} {', '.join(sorted(unknown))}; expected were some of {names}.")
+    return [one for one in there if not only or one.name in only]
 
 
 # --- From a model to figures ---------------------------------------------------------------------------------------------
@@ -180,13 +192,19 @@ def run_unit(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any
     if unit.method.trains:
         trained = experiment.train(setting, unit.seed, progress=False)
         cost = {"env_steps": trained.env_steps, "train_s": round(trained.wall_s, 2)}
-        key_of = {name: jax.random.fold_in(key, i) for i, name in enumerate(MEASURES)}
-        measured = [row for name in what.measures for row in MEASURES[name](what, setting, trained.model, unit.seed, key_of[name], effort)]
+        measured = [(one, row) for one in judged(what, unit) for row in measure(what, one, trained.model, key, effort)]
     else:
-        measured = list(gpi_ceiling(setting, key))
+        measured = [(unit, row) for row in gpi_ceiling(setting, key)]
     cost["wall_s"] = round(time.monotonic() - started, 2)
-    config = config_of(what, unit, effort)
-    return [to_cell(what, unit, *row, **cost, config=config, **origin) for row in measured]
+    return [to_cell(what, one, *row, **cost, config=config_of(what, one, effort), **origin) for one, row in measured]
+
+
+def measure(what: Experiment, unit: Unit, model: Model, key: Array, effort: Effort) -> Measured:
+    """All that the experiment measures of a trained model."""
+    setting = setting_of(what, unit.variant, unit.method, effort)
+    for i, name in enumerate(MEASURES):
+        if name in what.measures:
+            yield from MEASURES[name](what, setting, model, unit.seed, jax.random.fold_in(key, i), effort)
 
 
 def to_cell(what: Experiment, unit: Unit, figure: Figure, value: float, extra: Any, **rest: Any) -> Cell:
@@ -207,13 +225,14 @@ def reproduce(
     seeds: Sequence[int],
     *,
     methods: Sequence[str] = (),
+    envs: Sequence[str] = (),
     effort: Effort = Effort(),  # noqa: B008 - a frozen value
     jobs: int = 1,
 ) -> Path:
     """Fill `out`/`name`/cells.jsonl with what is missing and draw the report there; gives that directory."""
     what = find(name)
     directory = out / name
-    wanted = units(what, seeds, methods)
+    wanted = units(what, seeds, methods, envs)
     missing = pending(what, directory, wanted, effort)
     origin = {"commit": cells.commit(), "versions": cells.versions(), "command": cells.command()}
     done = len(wanted) - len(missing)
@@ -240,14 +259,17 @@ def reproduce(
 def pending(what: Experiment, directory: Path, wanted: Sequence[Unit], effort: Effort) -> list[Unit]:
     """The units of which a cell is missing. A file made with other settings is refused before anything is run."""
     there = cells.read(directory)
-    for unit in {(unit.variant.name, unit.method.name): unit for unit in wanted}.values():
-        cells.check_config(directory, there, unit.variant.name, unit.method.name, config_of(what, unit, effort))
+    for one in {(one.variant.name, one.method.name): one for unit in wanted for one in judged(what, unit)}.values():
+        cells.check_config(directory, there, one.variant.name, one.method.name, config_of(what, one, effort))
     known = {cells.key_of(cell) for cell in there}
 
     def key(unit: Unit, figure: Figure) -> cells.Key:
         return cells.Key(unit.variant.name, unit.method.name, unit.seed, figure.metric, figure.task, figure.shots)
 
-    return [unit for unit in wanted if any(key(unit, figure) not in known for figure in what.figures(unit.method))]
+    def complete(unit: Unit) -> bool:
+        return all(key(one, figure) in known for one in judged(what, unit) for figure in what.figures(one.method))
+
+    return [unit for unit in wanted if not complete(unit)]
 
 
 def in_turn(what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any]) -> Iterator[tuple[Unit, list[Cell] | str]]:
