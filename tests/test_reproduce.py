@@ -172,12 +172,22 @@ def instant(monkeypatch):
 @pytest.mark.parametrize("name", paper.EXPERIMENTS)
 def test_a_unit_yields_the_cells_that_the_data_promise(instant, name):
     what = paper.EXPERIMENTS[name]
-    for method in what.methods:
-        got = reproduce.run_unit(what, Unit(what.variants[0], method, 3), Effort(), ORIGIN)
-        figures = [paper.Figure(row["metric"], row["task"], row.get("shots")) for row in got]
-        assert sorted(figures, key=str) == sorted(what.figures(method), key=str)
+    for unit in reproduce.units(what, [3], envs=[what.variants[0].name]):
+        got = reproduce.run_unit(what, unit, Effort(), ORIGIN)
+        figures = [(row["method"], paper.Figure(row["metric"], row["task"], row.get("shots"))) for row in got]
+        promised = [(one.method.name, figure) for one in reproduce.judged(what, unit) for figure in what.figures(one.method)]
+        assert sorted(figures, key=str) == sorted(promised, key=str)
         assert all(set(cells.FIELDS) <= set(row) and row["seed"] == 3 for row in got)
         json.dumps(got, allow_nan=False)
+
+
+def test_rows_that_differ_only_in_how_a_task_is_met_share_a_training():
+    what = paper.EXPERIMENTS["ablation"]
+    (unit,) = reproduce.units(what, [0], only=["greedy"])
+    assert unit.method.name == "default"
+    assert "greedy" in [one.method.name for one in reproduce.judged(what, unit)]
+    training = {reproduce.setting_of(what, one.variant, one.method, Effort()).itd for one in reproduce.judged(what, unit)}
+    assert len(training) == 1
 
 
 def test_only_what_is_missing_is_run(instant, tmp_path, monkeypatch):

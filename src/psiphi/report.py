@@ -421,8 +421,8 @@ def _coins(ax: Axes, room: np.ndarray, *, filled: bool) -> None:
 
 
 def _correlations(ax: Axes, row: Sequence[float]) -> None:
-    """The three correlations above a panel, each in its colour, the strongest in bold."""
-    strongest = int(np.argmax(np.abs(row)))
+    """The three correlations above a panel, each in its colour, the strongest in bold if it is one."""
+    strongest = int(np.argmax(np.abs(row))) if np.abs(row).max() > 0.3 else None
     for i, ((name, colour), value) in enumerate(zip(COINS.items(), row, strict=True)):
         weight = "bold" if i == strongest else "normal"
         place: dict[str, Any] = dict(transform=ax.transAxes, ha="center", va="bottom", color=colour, fontweight=weight)

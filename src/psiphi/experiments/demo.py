@@ -123,8 +123,8 @@ def transfer_table(few: dict[str, dict[str, float]], many: dict[str, dict[str, f
     for task in paper.TASKS:
         table.add_column(f"{task}\n[dim]{MEANING[task]}[/dim]", justify="right", max_width=13)
     rows = {
-        "first episode (0-shot)": (few["first"], 0),
-        "after 1 episode": (few["after"], paper.FEW),
+        "0-shot (first episode)": (few["first"], 0),
+        "1-shot": (few["after"], paper.FEW),
         "100-shot": (many["after"], paper.MANY),
     }
     for name, (got, shots) in rows.items():
