@@ -103,8 +103,7 @@ def played():
         run = partial(episode, max_steps=5, learn_inside=True, kappa=2.0)
         return {
             "inside": run(levers(-1, 1), MODEL, BAYES, no_stats(), key),
-            "the clock's end": run(levers(-1, 1, ends=False), MODEL, BAYES, no_stats(), key),
-            "not inside": run(levers(-1, 1), MODEL, BAYES, no_stats(), key, learn_inside=False),
+            "not inside": run(levers(-1, 1, ends=False), MODEL, BAYES, no_stats(), key, learn_inside=False),
             "continued": run(levers(-1, 1), MODEL, BAYES, stats_of([(LEFT, -1.0), (RIGHT, 1.0)]), key, learn_inside=False),
         }
 
@@ -121,11 +120,15 @@ def test_preferences_stay_fixed_inside_the_others(played):
     np.testing.assert_array_equal(played["continued"][0], [2] * REPETITIONS)
 
 
-@pytest.mark.parametrize("name", ["inside", "the clock's end"])
-def test_nothing_after_the_end_counts(played, name):
+@pytest.mark.parametrize(
+    ("name", "pulls"),
+    [("inside", [(LEFT, -1.0), (RIGHT, 1.0)]), ("not inside", [(LEFT, -1.0), (LEFT, -1.0)])],
+    ids=["a true end", "the clock's end"],
+)
+def test_nothing_after_the_end_counts(played, name, pulls):
     total, stats = played[name]
-    np.testing.assert_array_equal(total, [0] * REPETITIONS)  # no trap
-    expected = stats_of([(LEFT, -1.0), (RIGHT, 1.0)])
+    np.testing.assert_array_equal(total, [sum(reward for _, reward in pulls)] * REPETITIONS)  # no trap
+    expected = stats_of(pulls)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stats, expected)
 
 

@@ -13,7 +13,7 @@ from psiphi.experiments.paper import Figure
 
 PNG = b"\x89PNG\r\n"
 CONFIG = {
-    "itd": {"cross_policy": 10.0, "cross_policy_on": "experience"},
+    "itd": {"cross_policy": 10.0, "sparsity": 0.3, "cross_policy_on": "experience"},
     "ego_task": None,
     "episodes": 3000,
     "demonstrators": [[1, 0, 0]] * 2,
@@ -113,8 +113,9 @@ def test_what_was_seen_is_said():
         return report._seen({**CONFIG, **changes}, 42048)
 
     assert seen() == ["3,000 episodes of each of 2", "42,048, random and reward-free", "none"]
-    assert seen(itd={"cross_policy": 10.0, "cross_policy_on": "pooled"})[1] == "none"
-    assert seen(itd={"cross_policy": 0.0, "cross_policy_on": "experience"})[1] == "none"
+    assert seen(itd={"cross_policy": 10.0, "sparsity": 0.3, "cross_policy_on": "pooled"})[1] == "none"
+    assert seen(itd={"cross_policy": 0.0, "sparsity": 0.0, "cross_policy_on": "experience"})[1] == "none"
+    assert seen(itd={"cross_policy": 0.0, "sparsity": 0.3, "cross_policy_on": "experience"})[1] != "none"
     assert seen(ego_task=[1, 1, 0])[1:] == ["42,048", "of its own task, weights 1, 1, 0 for red, green, yellow"]
 
 

@@ -64,7 +64,7 @@ def n_step(sequence: Transition, gamma: float) -> Transition:
 
 
 def sample_demonstrations(demos: Demos, key: Array, batch: int) -> Demonstration:
-    """`batch` steps of each demonstrator, ``[K, batch]``, uniform over that demonstrator's own steps."""
+    """`batch` steps of each demonstrator, ``[K, batch]``, uniform over that demonstrator's own steps; everyone must have shown one."""
     agents = demos.count.shape[0]
     index = jax.random.randint(key, (agents, batch), 0, jnp.maximum(demos.count, 1)[:, None])
     return jax.tree.map(lambda x: x[jnp.arange(agents)[:, None], index], demos.steps)
@@ -75,7 +75,8 @@ def add_demonstrations(
 ) -> tuple[Demos, Int[Array, " K"]]:
     """Append `steps[i]` to demonstrator `agent[i]`'s ring (online demonstrations; `agent` -1 is nobody and is dropped).
 
-    `seen[k]` counts all steps of k ever added, so that the ring overwrites its oldest.
+    `seen[k]` counts all steps of k ever added, so that the ring overwrites its oldest. One call may bring at most as many steps of one
+    demonstrator as its ring holds.
     """
     agents, room = demos.steps.action.shape[:2]
     mine = agent[:, None] == jnp.arange(agents)

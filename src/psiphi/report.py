@@ -213,7 +213,7 @@ def _median(x: Sequence[float]) -> str:
 
 def _seen(config: dict[str, Any], env_steps: int) -> list[str]:
     itd, task = config["itd"], config["ego_task"]
-    uses_steps = task is not None or (itd["cross_policy"] and itd["cross_policy_on"] == "experience")
+    uses_steps = task is not None or ((itd["cross_policy"] or itd["sparsity"]) and itd["cross_policy_on"] == "experience")
     steps = "none" if not uses_steps else f"{env_steps:,}" if task is not None else f"{env_steps:,}, random and reward-free"
     rewards = "none" if task is None else f"of its own task, weights {', '.join(f'{w:g}' for w in task)} for red, green, yellow"
     return [f"{config['episodes']:,} episodes of each of {len(config['demonstrators'])}", steps, rewards]

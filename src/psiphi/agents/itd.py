@@ -15,6 +15,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from psiphi import losses, optim, replay
+from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
@@ -277,6 +278,18 @@ def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
     return Transition(flat(demo.obs), action, blank, goes_on, flat(demo.next_obs), blank.astype(bool)), goes_on
 
 
+def check(config: ITDConfig) -> None:
+    """Refuse what would silently not be done."""
+    extensions = {"cross_policy": config.cross_policy, "anchor": config.anchor, "sparsity": config.sparsity}
+    ignored = [name for name, weight in extensions.items() if weight]
+    if config.alternate and ignored:
+        raise UserError(
+            f"alternate=True is algorithm 1 as printed and has no {', '.join(ignored)}; set their weights to 0 or alternate to False."
+        )
+    if not config.phi_hidden:
+        raise UserError("phi_hidden is empty, but expected was at least one hidden layer.")
+
+
 def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array) -> PsiPhiNet:
     return PsiPhiNet(
         spec,
@@ -357,6 +370,7 @@ def alternating_step(
 
 def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
     """ITD as an agent. While it learns it explores at random and ignores rewards; judged, it imitates demonstrators in turn."""
+    check(config)
     optimiser = make_optimiser(config)
     experience = replay.make_experience(num_envs=config.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1)
 

@@ -148,6 +148,7 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
 def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
     """PsiPhi-learning as an agent."""
     inner = config.itd
+    itd.check(inner)
     optimiser = itd.make_optimiser(inner)
     experience = replay.make_experience(num_envs=inner.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
 
@@ -195,9 +196,11 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         return state._replace(net=net, target=target, optimiser=optimiser_state, count=count, task=task), metrics
 
     def demonstrations(state: State, ego: Ego, key: Array) -> tuple[Demonstration, Transition, Array]:
-        demo, cross, weight = itd.sample(replace(inner, cross_policy_on="pooled"), spec, experience, state, key)
+        sample_key, mirror_key = jax.random.split(key)
+        demo, cross, weight = itd.sample(replace(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
         if itd.uses_anybodys_steps(inner) and inner.cross_policy_on == "experience":
-            return demo, ego.step, jnp.ones(ego.step.action.shape)
+            mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
+            return demo, mine, jnp.ones(mine.action.shape)
         return demo, cross, weight
 
     def joint_step(state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:

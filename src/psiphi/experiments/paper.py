@@ -268,7 +268,6 @@ _ABLATION = Experiment(
         Method("absolute-torso", "absolute torso, not egocentric", {"itd.torso": "mlp"}),
         Method("shared-torso", "φ on ψ's torso", {"itd.share_torso": True}),
         Method("no-axis", "w_k not started on axes", {"itd.axis_preferences": False}),
-        Method("alternating", "alternating steps, as algorithm 1", {"itd.alternate": True}),
         Method("no-optimism", "no optimism in the first episode", {"few_shot.kappa": 0.0}, trained_as="default"),
         Method("greedy", "greedy GPI, not soft", {"few_shot.temperature": 0.0}, trained_as="default"),
         Method("least-squares", "the paper's least squares for w", {"few_shot.inference": "least-squares"}, trained_as="default"),
