@@ -2,7 +2,12 @@
 
 import os
 import platform
+import signal
 from pathlib import Path
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs deaf to Ctrl-C, and so would be the programs whose answer to it is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
