@@ -160,12 +160,13 @@ def explained(setting: Setting, model: Model, key: Array) -> dict[str, Any]:
     colours = np.asarray(steps.features)
     return {
         "r2": [float(stats.r_squared(phi, truth[:, k])) for k in agents],
-        "reward_correlation": [_correlation(inferred[:, k], truth[:, k]) for k in agents],
-        "cumulants": [[_correlation(phi[:, i], colours[:, c]) for c in range(3)] for i in range(phi.shape[1])],
+        "reward_correlation": [correlation(inferred[:, k], truth[:, k]) for k in agents],
+        "cumulants": [[correlation(phi[:, i], colours[:, c]) for c in range(3)] for i in range(phi.shape[1])],
     }
 
 
-def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+def correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's; 0 where one of them never changes: a board without yellow coins, say."""
     return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else 0.0
 
 

@@ -101,14 +101,9 @@ def wants_table(setting: Setting, model: Model, key: jax.Array) -> Table:
     for colour in coingrid.COLOURS:
         table.add_column(colour, justify="right")
     for k, weights in enumerate(setting.demonstrators):
-        row = [_correlation(inferred[:, k], np.asarray(steps.features)[:, c]) for c in range(len(coingrid.COLOURS))]
+        row = [experiment.correlation(inferred[:, k], np.asarray(steps.features)[:, c]) for c in range(len(coingrid.COLOURS))]
         table.add_row(f"{k + 1} (wants {coingrid.task_name(weights)})", *_strongest_bold(row))
     return table
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """0 where one of them never changes: a board without yellow coins, say."""
-    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else 0.0
 
 
 def _strongest_bold(row: Sequence[float]) -> list[str]:
