@@ -260,7 +260,7 @@ _ABLATION = Experiment(
     methods=(
         Method("default", "the default"),
         Method("no-cross-policy", "without cross-policy evaluation", {"itd.cross_policy": 0.0}),
-        Method("free-temperature", "|w| learned, not fixed", {"itd.beta": 0.0}),
+        Method("free-temperature", "no fixed inverse temperature", {"itd.beta": 0.0}),
         Method("no-sparsity", "without the sparse-reward prior", {"itd.sparsity": 0.0}),
         Method("no-anchor", "without the terminal anchor", {"itd.anchor": 0.0}),
         Method("no-ema", "periodic copies, no moving average", {"itd.ema": 0.0, "itd.target_period": 100}),
