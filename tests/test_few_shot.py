@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import probes
+from psiphi import gpi, tasks
 from psiphi import model as models
-from psiphi import tasks
 from psiphi.loops import few_shot as module
 from psiphi.loops.few_shot import FewShotConfig, episode, few_shot, infer
 from psiphi.model import Model
@@ -201,7 +201,7 @@ def test_gpi_acts_for_any_mixture():
 
 def test_soft_actions_have_the_frequencies_of_a_softmax():
     values = jnp.tile(jnp.array([0.0, 0.1, 0.3]), (4000, 1))
-    soft, greedy = quick_jit(lambda values, key: (models.draw(values, key, 0.2), models.draw(values, key, 0.0)))(values, KEY)
+    soft, greedy = quick_jit(lambda values, key: (gpi.draw(values, key, 0.2), gpi.draw(values, key, 0.0)))(values, KEY)
     frequency = np.bincount(np.asarray(soft), minlength=3) / 4000
     np.testing.assert_allclose(frequency, np.exp([0, 0.5, 1.5]) / np.exp([0, 0.5, 1.5]).sum(), atol=0.03)
     assert np.all(np.asarray(greedy) == 2)

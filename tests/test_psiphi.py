@@ -219,8 +219,12 @@ def test_the_egos_preferences_are_the_least_squares_of_fading_rewards():
 
 @pytest.fixture(scope="module")
 def actor():
-    """An agent of tables, its state, and its two ways to act on 2000 observations: as a learner, and judged."""
-    agent = psiphi.make(CONFIG, ENV.spec, AGENTS)
+    """A greedy agent of tables, its state, and its two ways to act on 2000 observations: as a learner, and judged."""
+    return table_actor(temperature=0.0)
+
+
+def table_actor(temperature: float):
+    agent = psiphi.make(replace(CONFIG, temperature=temperature), ENV.spec, AGENTS)
     shapes = jax.eval_shape(agent.init, KEY, aimless_demos())
     state = blank(shapes)._replace(net=NET, target=TARGET)
     obs = see(np.arange(2000) % PLACES)
@@ -250,6 +254,16 @@ def test_it_is_judged_on_the_best_of_all_heads(actor):
     _, greedy = both(state)
     values = np.min(psi_table(TARGET) @ W, axis=1).max(axis=0)  # the moving average's psi, the present preferences
     np.testing.assert_array_equal(greedy, values.argmax(-1)[np.arange(2000) % PLACES])
+
+
+def test_softness_draws_from_the_softmax_of_the_values_in_units_of_reward():
+    state, both = table_actor(temperature=0.5)
+    _, drawn = both(state)
+    values = np.min(psi_table(TARGET) @ W, axis=1).max(axis=0) / 0.5
+    odds = np.exp(values - values.max(-1, keepdims=True))
+    for place, expected in enumerate(odds / odds.sum(-1, keepdims=True)):
+        shares = np.bincount(drawn[np.arange(2000) % PLACES == place], minlength=ACTIONS) / (2000 / PLACES)
+        np.testing.assert_allclose(shares, expected, atol=0.1)
 
 
 # --- Online demonstrations -----------------------------------------------------------------------------------------------

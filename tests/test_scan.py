@@ -141,6 +141,15 @@ def test_prefill_comes_before_the_first_update_and_updates_follow_each_rollout()
     assert result.rows[0]["train/undefined"] is None  # JSON knows no NaN
 
 
+def test_study_comes_after_the_prefill_and_takes_no_steps():
+    config = scan.LoopConfig(iterations=5, chunk=2, num_envs=2, prefill_steps=6, study=3)
+    result = scan.run(probes.make(probes.one_step()), counter(), None, config, progress=False)
+    assert [(row["step"], row["train/seen"], row["env_steps"]) for row in result.rows] == [(2, 6, 6), (3, 6, 6), (5, 6 + 3, 10)]
+    assert int(result.agent()["updates"]) == 5
+    with pytest.raises(UserError, match="study is 6, but there are only 5 iterations"):
+        scan.LoopConfig(iterations=5, study=6)
+
+
 def test_offline_updates_only_and_leaves_the_callers_demonstrations_alone():
     step = Demonstration(jnp.ones((1, 5, 2)), jnp.zeros((1, 5), int), jnp.ones((1, 5)), jnp.ones((1, 5, 2)), jnp.zeros((1, 5), int))
     demos = Demos(step, jnp.array([5]))

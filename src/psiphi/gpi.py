@@ -5,6 +5,7 @@ Successor features come with axes ``[heads, ensemble, actions, d]``: one head pe
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
@@ -31,3 +32,8 @@ def action(psi: Float[Array, "heads ensemble A d"], w: Float[Array, " d"]) -> In
 def best_head(psi: Float[Array, "heads ensemble A d"], w: Float[Array, " d"]) -> Int[Array, ""]:
     """Which known policy the GPI action comes from."""
     return jnp.argmax(jnp.max(head_values(psi, lambda p: p @ w), axis=1))
+
+
+def draw(values: Float[Array, "B A"], key: Array, temperature: float) -> Int[Array, " B"]:
+    """An action from softmax(values / temperature), by Gumbel noise; the best one where the temperature is 0."""
+    return jnp.argmax(values + temperature * jax.random.gumbel(key, values.shape), axis=-1)

@@ -55,7 +55,7 @@ def act(model: Model, obs: Array, w: Float[Array, "B d"], key: Array, *, tempera
     Softness breaks the ties and the circles into which a greedy choice among approximate values falls; it is the demonstrators' own
     form of optimality.
     """
-    return draw(jax.vmap(lambda psi_s, w_s: gpi.values(psi_s, lambda p: p @ w_s))(psi(model, obs), w), key, temperature)
+    return gpi.draw(jax.vmap(lambda psi_s, w_s: gpi.values(psi_s, lambda p: p @ w_s))(psi(model, obs), w), key, temperature)
 
 
 def act_on_belief(model: Model, obs: Array, belief: tasks.Posterior, key: Array, *, kappa: float, temperature: float) -> Int[Array, " B"]:
@@ -64,12 +64,7 @@ def act_on_belief(model: Model, obs: Array, belief: tasks.Posterior, key: Array,
     def one(psi_s: Array, belief_s: tasks.Posterior) -> Array:
         return gpi.values(psi_s, lambda p: tasks.upper_confidence(p, belief_s, kappa))
 
-    return draw(jax.vmap(one)(psi(model, obs), belief), key, temperature)
-
-
-def draw(values: Float[Array, "B A"], key: Array, temperature: float) -> Int[Array, " B"]:
-    """An action from softmax(values / temperature), by Gumbel noise; the best one where the temperature is 0."""
-    return jnp.argmax(values + temperature * jax.random.gumbel(key, values.shape), axis=-1)
+    return gpi.draw(jax.vmap(one)(psi(model, obs), belief), key, temperature)
 
 
 def measure_units(net: PsiPhiNet, w: Float[Array, "K d"], demos: Demos, limit: int = 4096) -> Float[Array, " K"]:

@@ -103,3 +103,9 @@ def mirror(spec: EnvSpec, batch: Step, key: Array) -> Step:
         return x
 
     return type(batch)(**{name: turn(name, x) for name, x in batch._asdict().items()})  # pyright: ignore[reportReturnType]
+
+
+def mirror_demonstrations(spec: EnvSpec, demo: Demonstration, key: Array) -> Demonstration:
+    """`mirror` on a batch of demonstrations ``[K, B]``."""
+    turned = mirror(spec, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), demo), key)
+    return jax.tree.map(lambda x, like: x.reshape(like.shape), turned, demo)

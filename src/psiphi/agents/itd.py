@@ -326,10 +326,7 @@ def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: A
     """A batch of demonstrations ``[K, B]``, a batch of anybody's transitions ``[X]`` and the weights of the latter."""
     demo_key, cross_key, mirror_demo_key, mirror_cross_key = jax.random.split(key, 4)
     demo = replay.sample_demonstrations(state.demos, demo_key, config.batch)
-    if config.mirror:
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), demo)
-        turned = replay.mirror(spec, flat, mirror_demo_key)
-        demo = jax.tree.map(lambda x, like: x.reshape(like.shape), turned, demo)
+    demo = replay.mirror_demonstrations(spec, demo, mirror_demo_key) if config.mirror else demo
     if not uses_anybodys_steps(config) or config.cross_policy_on == "pooled":
         return demo, *pooled(demo, config.cross_batch if uses_anybodys_steps(config) else 0)
     steps = experience.sample(state.experience, cross_key).experience
@@ -352,7 +349,7 @@ def alternating_step(
     def imitate(net: PsiPhiNet) -> tuple[Array, Metrics]:
         p = predict(demonstrators(net, agents), target, demo, cross)
         w = preferences(config, net.w[:agents])
-        bc, l1 = imitation(config, p, w, demo), jnp.sum(jax.vmap(losses.l1)(w))
+        bc, l1 = imitation(config, p, w, demo), jnp.mean(jax.vmap(losses.l1)(w))
         return config.bc_weight * bc + config.l1_weight * l1, {"bc_q": bc, "l1": l1} | diagnostics(p, w, demo)
 
     def explain(net: PsiPhiNet) -> tuple[Array, Metrics]:

@@ -38,6 +38,8 @@ class PsiPhiConfig:
     """Weight of L_TD-psi, on top of the paper's 1/d (paper: 1)."""
     epsilon: float = 0.1
     """Share of random actions while learning; 1 until the first reward that is not zero."""
+    temperature: float = 0.08
+    """Extension: softness of the GPI policy in units of reward, which leads it out of circles; 0: greedy (paper)."""
     gpi_bootstrap: bool = True
     """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
     pessimistic_target: bool = True
@@ -54,7 +56,7 @@ def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 
     """The paper's CoinGrid column, and nothing it does not print."""
     return replace(
         config, itd=itd.paper(config.itd), n_step=8, batch=64, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0,
-        gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
+        temperature=0.0, gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
     )  # fmt: skip
 
 
@@ -174,14 +176,15 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         return state._replace(experience=replay.remember(experience, state.experience, rollout))
 
     def act(state: State, obs: Array, key: Array) -> Array:
-        explore_key, action_key = jax.random.split(key)
+        explore_key, action_key, policy_key = jax.random.split(key, 3)
         share = jnp.where(state.task.reward_square > 0, config.epsilon, 1.0)
         random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
-        return jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, policy(state, obs, key))
+        return jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, policy(state, obs, policy_key))
 
     def policy(state: State, obs: Array, key: Array) -> Array:
         net = itd.deployed(inner, state)
-        return jax.vmap(gpi.action, (0, None))(net.psi(net.features(obs)), w_ego(state.net))
+        values = jax.vmap(lambda psi: gpi.values(psi, lambda p: p @ w_ego(state.net)))(net.psi(net.features(obs)))
+        return gpi.draw(values, key, config.temperature)
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:
         demo_key, ego_key = jax.random.split(key)

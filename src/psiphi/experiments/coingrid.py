@@ -24,7 +24,7 @@ from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
-from psiphi.types import Demos
+from psiphi.types import Agent, Demos, EnvSpec
 
 RED, GREEN, YELLOW = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
@@ -76,6 +76,14 @@ def demonstrations(setting: Setting, seed: int, split: Split = "train", episodes
     return coingrid_exact.record(setting.world, weights, episodes or setting.episodes, setting.temperature, setting.itd.gamma, key)
 
 
+def make_agent(setting: Setting, spec: EnvSpec) -> Agent:
+    """ITD, or PsiPhi-learning where the ego has a task of its own."""
+    agents = len(setting.demonstrators)
+    if setting.ego_task is None:
+        return itd.make(setting.itd, spec, agents)
+    return psiphi.make(replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents)
+
+
 def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True) -> Trained:
     """Record the demonstrations and run ITD on them (or PsiPhi-learning, where the ego has a task of its own)."""
     started = time.monotonic()
@@ -83,10 +91,7 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     agents = len(setting.demonstrators)
     env = coingrid.make(setting.world, jnp.asarray(setting.ego_task or (0.0, 0.0, 0.0)))
     config = setting.itd
-    if setting.ego_task is None:
-        agent = itd.make(config, env.spec, agents)
-    else:
-        agent = psiphi.make(replace(setting.ego or psiphi.PsiPhiConfig(), itd=config), env.spec, agents)
+    agent = make_agent(setting, env.spec)
     loop = scan.LoopConfig(
         iterations=config.updates, chunk=min(500, config.updates), num_envs=config.num_envs, prefill_steps=setting.prefill_steps, seed=seed
     )

@@ -126,10 +126,7 @@ def like(setting: Setting) -> Any:
     """The shapes of a model that was trained in this setting, from tracing how it is made."""
     agents = len(setting.demonstrators)
     spec = coingrid.spec(setting.world)
-    if setting.ego_task is None:
-        agent = itd.make(setting.itd, spec, agents)
-    else:
-        agent = psiphi.make(dataclasses.replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents)
+    agent = experiment.make_agent(setting, spec)
 
     def made(key: Array, demos: Demos) -> Model:
         return experiment.to_model(setting.itd, agent.init(key, demos), demos, agents)

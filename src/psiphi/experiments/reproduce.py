@@ -339,9 +339,12 @@ def _outcome(worker: _Worker) -> list[Cell] | str:
     with worker.said as said, worker.complained as complained:
         said.seek(0)
         complained.seek(0)
-        if worker.process.returncode == 0:
-            return json.loads(said.read())
         lines = complained.read().decode(errors="replace").strip().splitlines()
+        if worker.process.returncode == 0:
+            for line in lines:
+                if line.startswith("psiphi: "):  # a warning, of a collapse say, and not what a library had to say
+                    print(line, file=sys.stderr)
+            return json.loads(said.read())
     return lines[-1] if lines else f"it ended with code {worker.process.returncode}."
 
 

@@ -46,6 +46,8 @@ class LoopConfig:
     """Updates of the agent per iteration."""
     prefill_steps: int = 0
     """Environment steps, summed over the environments, to collect before the first update; rounded up to whole rollouts."""
+    study: int = 0
+    """So many of the iterations, the first, only update: from demonstrations and the prefilled steps, before anything else is done."""
     seed: int = 0
     """The first seed."""
     num_seeds: int = 1
@@ -55,9 +57,11 @@ class LoopConfig:
         for name in ("iterations", "chunk", "num_envs", "rollout_length", "updates_per_rollout", "num_seeds"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
-        for name in ("prefill_steps", "seed"):
+        for name in ("prefill_steps", "study", "seed"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 0.")
+        if self.study > self.iterations:
+            raise UserError(f"study is {self.study}, but there are only {self.iterations} iterations.")
 
     @property
     def seeds(self) -> range:
@@ -71,7 +75,7 @@ class LoopConfig:
 
     def env_steps(self, iteration: int) -> int:
         """Environment steps of one seed after so many iterations."""
-        return (self.prefill_rollouts + iteration) * self.num_envs * self.rollout_length
+        return (self.prefill_rollouts + max(iteration - self.study, 0)) * self.num_envs * self.rollout_length
 
 
 class Carry(NamedTuple):
@@ -103,6 +107,8 @@ class Program(NamedTuple):
     """``begin(keys, demos) -> carry``"""
     chunk: Callable[[Carry, int], tuple[Carry, Metrics]]
     """``chunk(carry, length) -> carry, mean metrics``; the carry given is used up."""
+    study: Callable[[Carry, int], tuple[Carry, Metrics]]
+    """The same without acting."""
     evaluate: Callable[[Carry], Metrics]
     """``evaluate(carry) -> metrics``"""
 
@@ -158,7 +164,7 @@ def begin(env: Env | None, agent: Agent, config: LoopConfig, key: Array, demos: 
 
 
 def iterate(env: Env | None, agent: Agent, config: LoopConfig, carry: Carry) -> tuple[Carry, Metrics]:
-    """One iteration of one seed: collect (unless offline), observe, update; metrics are the mean over the updates."""
+    """One iteration of one seed: collect (unless `env` is None), observe, update; metrics are the mean over the updates."""
     keys = _keys(carry, config)
     gathered = carry if env is None else _gather(env, agent, config, carry, keys.collect)
     state, metrics = jax.lax.scan(agent.update, gathered.agent, keys.updates)
@@ -169,24 +175,29 @@ def iterate(env: Env | None, agent: Agent, config: LoopConfig, carry: Carry) -> 
 def compile_run(env: Env | None, agent: Agent, config: LoopConfig, evaluate: Evaluate | None = None) -> Program:
     """The run's pieces, jitted (each is compiled at its first call) and mapped over seeds."""
     over_seeds = jax.vmap if config.num_seeds > 1 else _alone
-    # Jitted by itself so that it is traced once, although the chunk needs it twice: for its metrics' shapes and as its body.
-    one_iteration = jax.jit(partial(iterate, env, agent, config))
 
-    def chunk(carry: Carry, length: Array) -> tuple[Carry, Metrics]:
-        def body(_: Array, so_far: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
-            carry, metrics = one_iteration(so_far[0])
-            return carry, jax.tree.map(jnp.add, so_far[1], metrics)
+    def chunks(env: Env | None) -> Callable[[Carry, int], tuple[Carry, Metrics]]:
+        # Jitted by itself so that it is traced once, although the chunk needs it twice: for its metrics' shapes and as its body.
+        one_iteration = jax.jit(partial(iterate, env, agent, config))
 
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one_iteration, carry)[1])
-        end, total = jax.lax.fori_loop(0, length, body, (carry, nothing))
-        return end, jax.tree.map(lambda x: x / length, total)
+        def chunk(carry: Carry, length: Array) -> tuple[Carry, Metrics]:
+            def body(_: Array, so_far: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
+                carry, metrics = one_iteration(so_far[0])
+                return carry, jax.tree.map(jnp.add, so_far[1], metrics)
+
+            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one_iteration, carry)[1])
+            end, total = jax.lax.fori_loop(0, length, body, (carry, nothing))
+            return end, jax.tree.map(lambda x: x / length, total)
+
+        return jax.jit(lambda carry, length: over_seeds(lambda carry: chunk(carry, length))(carry), donate_argnums=0)
 
     def judge(carry: Carry) -> Metrics:
         return {} if evaluate is None else evaluate(carry.agent, _keys(carry, config).evaluate)
 
     return Program(
         begin=jax.jit(lambda keys, demos: over_seeds(lambda key: begin(env, agent, config, key, demos))(keys)),
-        chunk=jax.jit(lambda carry, length: over_seeds(lambda carry: chunk(carry, length))(carry), donate_argnums=0),
+        chunk=chunks(env),
+        study=chunks(None),
         evaluate=jax.jit(over_seeds(judge)),
     )
 
@@ -294,8 +305,9 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     if done == 0:
         _record(stage, rows, 0, {}, stage.program.evaluate(carry))
     while done < total:
-        length = min(stage.config.chunk, total - done)
-        carry, metrics = stage.program.chunk(carry, length)
+        studies = done < stage.config.study
+        length = min(stage.config.chunk, (stage.config.study if studies else total) - done)
+        carry, metrics = (stage.program.study if studies else stage.program.chunk)(carry, length)
         done += length
         _wait(stage, carry)
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
