@@ -1,10 +1,12 @@
 """Every equation worked by hand, and its gradients: against finite differences, and who gets how much."""
 
 import inspect
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.test_util import check_grads
 
@@ -96,6 +98,118 @@ def test_a_single_task_is_the_special_case_of_one_cumulant_with_preference_one()
     assert losses.itd(q, r, next_q, jnp.array(0.5))[0] == losses.q(q, jnp.ones(1), r[0], jnp.array(0.5), next_q[0]) == 0.0
 
 
+# --- the baselines by hand: Q-learning and cloning
+
+
+def test_cross_entropy_and_entropy_of_an_eighth_two_eighths_five_eighths():
+    logits = jnp.log(jnp.array([1.0, 2.0, 5.0]))
+    for action, probability in enumerate((1 / 8, 2 / 8, 5 / 8)):
+        np.testing.assert_allclose(losses.cross_entropy(logits, jnp.array(action)), -np.log(probability), rtol=1e-5)
+    np.testing.assert_allclose(losses.entropy(logits), np.log(8) / 8 + np.log(4) * 2 / 8 + np.log(8 / 5) * 5 / 8, rtol=1e-5)
+    np.testing.assert_allclose(losses.entropy(jnp.zeros(4)), np.log(4), rtol=1e-6)
+
+
+def test_bellman_error_of_a_value():
+    # Three rewards 1, 0, 2 discounted by .5 make 1.5; then .5^3 = .125 of the next value.
+    assert losses.bellman(jnp.array(5.0), jnp.array(1.5), jnp.array(0.125), jnp.array(8.0)) == 5 - 1.5 - 1
+    assert losses.bellman(jnp.array(5.0), jnp.array(1.5), jnp.array(0.0), jnp.array(1e9)) == 3.5  # after a true end
+
+
+def test_the_hard_backup_is_the_best_and_the_double_one_what_the_other_network_thinks_of_the_chosen():
+    chooser, teller = jnp.array([1.0, 3.0, 2.0]), jnp.array([9.0, 4.0, 7.0])
+    assert losses.hard_value(teller) == 9.0
+    assert losses.double_value(chooser, teller) == 4.0
+    assert losses.double_value(teller, teller) == losses.hard_value(teller)
+
+
+def test_the_soft_backup():
+    # exp(Q) = (1, 2, 5) sum to 8; at temperature 2, exp(Q / 2) with Q = 2 log(1, 2, 5) do.
+    logs = jnp.log(jnp.array([1.0, 2.0, 5.0]))
+    np.testing.assert_allclose(losses.soft_value(logs, 1.0), np.log(8), rtol=1e-6)
+    np.testing.assert_allclose(losses.soft_value(2 * logs, 2.0), 2 * np.log(8), rtol=1e-6)
+    # Equal values are worth temperature * log A more than one of them, and with the temperature the rest fades.
+    np.testing.assert_allclose(losses.soft_value(jnp.full(3, 0.5), 0.1), 0.5 + 0.1 * np.log(3), rtol=1e-6)
+    np.testing.assert_allclose(losses.soft_value(jnp.array([1e4, -1e4]), 1e-3), losses.hard_value(jnp.array([1e4, -1e4])))
+
+
+def test_huber_is_twice_optaxs_and_the_square_up_to_its_knee():
+    errors = np.array([-3.0, -0.5, 0.0, 0.4, 0.5, 2.0], np.float32)
+    found = jax.vmap(losses.huber, (0, None))(errors, 0.5)
+    np.testing.assert_allclose(found, [0.5 * (6 - 0.5), 0.25, 0, 0.16, 0.25, 0.5 * (4 - 0.5)], rtol=1e-6)
+    np.testing.assert_allclose(found, 2 * optax.losses.huber_loss(errors, delta=0.5), rtol=1e-6)
+
+
+# --- the baselines by hand: policy gradients and adversarial imitation
+
+
+def gae(reward, value, next_value, discount, last, lambda_):
+    reward, value, next_value, discount = (jnp.array(x, jnp.float32) for x in (reward, value, next_value, discount))
+    return losses.gae(reward, value, next_value, discount, jnp.array(last), lambda_)
+
+
+def test_gae_by_hand_at_a_time_limit_a_termination_and_the_rollouts_end():
+    # Errors r + discount * next_value - value:
+    # 1 + .5 * 4 - 2 = 1 (time limit), 2 + 0 - 1 = 1 (the end), 0 + .5 * 2 - 3 = -2, 1 + .5 * 6 - 2 = 2.
+    steps = ([1, 2, 0, 1], [2, 1, 3, 2], [4, 100, 2, 6], [0.5, 0, 0.5, 0.5], [True, True, False, False])
+    # Only the third step is followed by another of its episode: -2 + .5 * .5 * 2.
+    np.testing.assert_allclose(gae(*steps, 0.5), [1, 1, -1.5, 2])
+    np.testing.assert_allclose(gae(*steps, 0.0), [1, 1, -2, 2])
+    np.testing.assert_allclose(gae(*steps, 1.0), [1, 1, -1, 2])
+
+
+def test_a_time_limit_is_worth_the_next_value_and_a_termination_is_not():
+    limit = gae([1, 5], [0, 0], [8, 0], [0.5, 0.5], [True, False], 0.9)
+    end = gae([1, 5], [0, 0], [8, 0], [0.0, 0.5], [True, False], 0.9)
+    assert limit[0] == 1 + 0.5 * 8 and end[0] == 1
+
+
+def test_the_clipped_surrogate_by_hand():
+    def surrogate(ratio, advantage):
+        return float(losses.clipped_surrogate(jnp.log(ratio) - 1.0, jnp.array(-1.0), jnp.array(advantage), 0.2))
+
+    # Within the clip: minus ratio times advantage.
+    assert surrogate(1.1, 2.0) == pytest.approx(-2.2, rel=1e-5) and surrogate(0.9, -2.0) == pytest.approx(1.8, rel=1e-5)
+    # What has gone too far in the right direction gains no more; what has gone wrong is held against it in full.
+    assert surrogate(3.0, 2.0) == pytest.approx(-2.4, rel=1e-5) and surrogate(0.1, -2.0) == pytest.approx(1.6, rel=1e-5)
+    assert surrogate(0.1, 2.0) == pytest.approx(-0.2, rel=1e-5) and surrogate(3.0, -2.0) == pytest.approx(6.0, rel=1e-5)
+
+
+def test_the_gradient_of_the_surrogate_is_minus_the_advantage_at_first_and_zero_once_clipped():
+    slope = jax.grad(losses.clipped_surrogate)
+    assert slope(jnp.array(-1.0), jnp.array(-1.0), jnp.array(3.0), 0.2) == -3.0
+    assert slope(jnp.array(-0.5), jnp.array(-1.0), jnp.array(3.0), 0.2) == 0.0
+    assert slope(jnp.array(-0.5), jnp.array(-1.0), jnp.array(-3.0), 0.2) == pytest.approx(3 * np.exp(0.5))
+
+
+def test_the_clipped_value_by_hand():
+    def value(new, target):
+        return float(losses.clipped_value(jnp.array(new), jnp.array(1.0), jnp.array(target), 0.5))
+
+    assert value(1.25, 2.25) == 1.0  # within the clip: the squared error
+    assert value(2.0, 2.0) == 0.25  # too far, though right: as if at 1.5
+    assert value(3.0, 1.0) == 4.0  # too far and wrong: the larger error
+
+
+@pytest.mark.parametrize(("d", "logit"), [(0.5, 0.0), (0.75, np.log(3)), (0.2, -np.log(4))])
+def test_the_discriminators_cross_entropy_entropy_and_rewards(d, logit):
+    logit = jnp.array(logit, jnp.float32)
+    np.testing.assert_allclose(losses.discrimination(logit, jnp.array(1.0)), -np.log(d), rtol=1e-5)
+    np.testing.assert_allclose(losses.discrimination(logit, jnp.array(0.0)), -np.log(1 - d), rtol=1e-5)
+    np.testing.assert_allclose(losses.discriminator_entropy(logit), -d * np.log(d) - (1 - d) * np.log(1 - d), rtol=1e-5)
+    np.testing.assert_allclose(losses.adversarial_reward(logit, "-log(1-D)"), -np.log(1 - d), rtol=1e-5)
+    np.testing.assert_allclose(losses.adversarial_reward(logit, "log D"), np.log(d), rtol=1e-5)
+    np.testing.assert_allclose(losses.adversarial_reward(logit, "log D - log(1-D)"), np.log(d / (1 - d)), rtol=1e-5, atol=1e-7)
+
+
+def test_the_discriminator_is_finite_when_it_never_doubts():
+    sure = jnp.array([-1e4, 1e4], jnp.float32)
+    for label in (0.0, 1.0):
+        np.testing.assert_allclose(jax.vmap(losses.discrimination, (0, None))(sure, jnp.array(label)), np.abs([0 - label, 1 - label]) * 1e4)
+    np.testing.assert_allclose(jax.vmap(losses.discriminator_entropy)(sure), 0, atol=1e-6)
+    for form, expected in zip(get_args(losses.AdversarialReward), ([0, 1e4], [-1e4, 0], [-1e4, 1e4]), strict=True):
+        np.testing.assert_allclose([losses.adversarial_reward(x, form) for x in sure], expected)
+
+
 # --- gradients
 
 
@@ -121,6 +235,31 @@ def differentiable():
         ),
         "sparse": (lambda r: losses.sparse(r, 5.0), (jnp.array(0.7),)),
         "terminal_anchor": (lambda *x: squared(losses.terminal_anchor(*x)), (vector(4, 3), w)),
+        "gae": (
+            lambda r, v, next_v, g: squared(losses.gae(r, v, next_v, g, jnp.array([False, True, False, False]), 0.8)),
+            (vector(4), vector(4), vector(4), jnp.array([0.9, 0.9, 0.9, 0.0])),
+        ),
+        "clipped_surrogate": (
+            lambda x, old, advantage: sum(losses.clipped_surrogate(x[i], old, advantage, 0.2) for i in range(3)),
+            (jnp.array([-1.0, -0.5, -1.5]), jnp.array(-0.95), jnp.array(1.3)),
+        ),
+        "clipped_value": (
+            lambda x, old, target: sum(losses.clipped_value(x[i], old, target, 0.5) for i in range(2)),
+            (jnp.array([1.3, 3.0]), jnp.array(1.0), jnp.array(1.4)),
+        ),
+        "discrimination": (losses.discrimination, (vector(), jnp.array(0.9))),
+        "discriminator_entropy": (losses.discriminator_entropy, (vector(),)),
+        "adversarial_reward": (
+            lambda x: sum(losses.adversarial_reward(x[i], form) for i, form in enumerate(get_args(losses.AdversarialReward))),
+            (vector(3),),
+        ),
+        "cross_entropy": (lambda logits: losses.cross_entropy(logits, jnp.array(1)), (vector(4),)),
+        "entropy": (losses.entropy, (vector(4),)),
+        "bellman": (lambda *x: squared(losses.bellman(*x)), (vector(), vector(), discount, vector())),
+        "hard_value": (losses.hard_value, (vector(4),)),
+        "double_value": (lambda q: losses.double_value(jnp.array([1.0, 3.0, 2.0, 0.0]), q), (vector(4),)),
+        "soft_value": (lambda q: losses.soft_value(q, 0.5), (vector(4),)),
+        "huber": (lambda error: losses.huber(error[0], 1.0) + losses.huber(error[1], 1.0), (jnp.array([0.7, -1.9]),)),
     }
 
 

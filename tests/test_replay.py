@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from psiphi import replay
+from psiphi.errors import UserError
 from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Symmetry, Transition
 from tables import numpy_record
 
@@ -175,6 +176,34 @@ def test_all_steps_are_sampled_about_equally():
         np.testing.assert_allclose(times / times.sum(), 1 / count, atol=0.05)
 
 
+pooled = jax.jit(partial(replay.sample_pool, batch=60))
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(0, ROOM), min_size=AGENTS, max_size=AGENTS).filter(any), seed=st.integers(0, 2**31 - 1))
+def test_a_pool_is_of_real_steps_only(counts, seed):
+    number = shown(pooled(demonstrations(counts), jax.random.key(seed)))
+    assert number.shape == (60,) and set(number) <= {10 * k + i for k, count in enumerate(counts) for i in range(count)}
+
+
+def test_in_a_pool_all_steps_of_all_demonstrators_are_equally_likely():
+    demos = demonstrations([5, 0, 2])
+    number, times = np.unique([shown(pooled(demos, jax.random.key(seed))) for seed in range(30)], return_counts=True)
+    assert number.tolist() == [0, 1, 2, 3, 4, 20, 21]
+    np.testing.assert_allclose(times / times.sum(), 1 / 7, atol=0.03)
+
+
+def test_one_demonstrators_steps_can_be_taken_out():
+    demos = demonstrations([5, 2, 4])
+    one = replay.only(demos, 2)
+    assert one.count.tolist() == [4] and shown(one.steps).tolist() == [[20, 21, 22, 23, PADDING]]
+    assert replay.only(demos, None) is demos
+
+
+def test_who_has_shown_anything():
+    assert replay.has_shown(demonstrations([5, 0, 1])).tolist() == [True, False, True]
+
+
 appended = jax.jit(replay.add_demonstrations)
 
 
@@ -201,6 +230,74 @@ def test_online_demonstrations_overwrite_the_oldest(counts, calls):
         for i, step in enumerate(steps):
             ring[i % ROOM] = step
         assert number[k].tolist() == ring
+
+
+# --- The door ------------------------------------------------------------------------------------------------------------
+
+SPEC = EnvSpec((2,), jnp.float32, 4)
+
+
+def brought(count: tuple[int, int] = (3, 5), **changes: float) -> Demos:
+    """Demonstrations of two that fit `SPEC`, but for what is changed in the first demonstrator's second step; the third shows no next."""
+    steps = {
+        "obs": np.zeros((2, 5, 2), np.float32),
+        "action": np.tile(np.arange(5, dtype=np.int32) % 4, (2, 1)),
+        "discount": np.ones((2, 5), np.float32),
+        "next_obs": np.zeros((2, 5, 2), np.float32),
+        "next_action": np.tile(np.array([1, 2, NO_ACTION, 0, 1], np.int32), (2, 1)),
+    }
+    for name, value in changes.items():
+        steps[name][0, 1] = value
+    return numpy_record(Demos, numpy_record(Demonstration, *steps.values()), np.array(count, np.int32))
+
+
+def test_demonstrations_that_fit_pass_the_door():
+    demos = brought()
+    assert replay.check_demos(demos, SPEC) is demos and replay.check_demos(demos, SPEC, 1, num_demonstrators=2) is demos
+    padded = brought(action=9, count=(1, 5))
+    assert replay.check_demos(padded, SPEC) is padded  # what is not real does not matter
+
+
+@pytest.mark.parametrize(
+    ("demos", "sentence"),
+    [
+        (None, "There are no demonstrations, but this agent learns from them."),
+        (brought(action=4), "Demonstrator 0 took action 4, but the environment's actions are 0 to 3."),
+        (brought(action=NO_ACTION), "Demonstrator 0 took action -1, but the environment's actions are 0 to 3."),
+        (brought(next_action=7), "Demonstrator 0 took next action 7, but the environment's actions are 0 to 3."),
+        (brought(discount=1.5), r"Demonstrator 0 has discounts outside of 0 \(the task ended there\) to 1."),
+        (brought(discount=np.nan), r"Demonstrator 0 has discounts outside of 0 \(the task ended there\) to 1."),
+        (brought(count=(3, 0)), "Demonstrator 1 has shown 0 steps, but expected were 1 to 5, the number of steps that are stored."),
+        (brought(count=(3, 6)), "Demonstrator 1 has shown 6 steps, but expected were 1 to 5, the number of steps that are stored."),
+    ],
+)
+def test_demonstrations_nobody_could_learn_from_are_refused_in_a_sentence(demos, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        replay.check_demos(demos, SPEC)
+
+
+def test_only_the_demonstrator_asked_for_is_looked_at():
+    demos = brought(action=4)
+    replay.check_demos(demos, SPEC, 1)
+    with pytest.raises(UserError, match="Demonstrator 0 took action 4"):
+        replay.check_demos(demos, SPEC, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"demonstrator": 2}, "Demonstrator 2 is unknown: there are 2, counted from 0."),
+        ({"demonstrator": -1}, "Demonstrator -1 is unknown: there are 2, counted from 0."),
+        ({"num_demonstrators": 3}, "There are demonstrations of 2 demonstrators, but expected were those of 3."),
+        (
+            {"spec": SPEC._replace(obs_shape=(3,))},
+            r"The demonstrations' obs has shape \(2,\), but the environment's observations have shape \(3,\).",
+        ),
+    ],
+)
+def test_shapes_are_checked_while_jax_traces(arguments, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        jax.eval_shape(lambda demos: replay.check_shapes(demos, **{"spec": SPEC, **arguments}), brought())
 
 
 # --- The mirror ----------------------------------------------------------------------------------------------------------

@@ -284,3 +284,40 @@ class PsiPhiNet(eqx.Module):
         """Successor features where slice k of `features` meets head k only."""
         one_head = jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1)
         return self._per_action(jax.vmap(one_head)(self.psi_heads, features))
+
+
+class ActionNet(eqx.Module):
+    """A torso, one head with a number per action (Q-values or logits), and a further head per demonstrator to be cloned.
+
+    The cloning heads never act: they shape the torso. There are none where `clones` is 0.
+    """
+
+    torso: Torso
+    head: MLP
+    clone_heads: MLP | None
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        torso_name: TorsoName,
+        torso_hidden: tuple[int, ...],
+        head_hidden: tuple[int, ...] = (),
+        clones: int = 0,
+        last_scale: float = 1.0,
+        key: Array,
+    ):
+        torso_key, head_key, clone_key = jax.random.split(key, 3)
+        sizes = (torso_hidden[-1], *head_hidden, spec.num_actions)
+        self.torso = torso(torso_name, spec, torso_hidden, key=torso_key)
+        self.head = MLP(sizes, key=head_key, last_scale=last_scale)
+        self.clone_heads = jax.vmap(lambda k: MLP(sizes, key=k))(jax.random.split(clone_key, clones)) if clones else None
+
+    def __call__(self, obs: Array) -> Float[Array, "B A"]:
+        return self.head(self.torso(obs))
+
+    def clones(self, obs: Float[Array, "K B *obs"]) -> Float[Array, "K B A"]:
+        """Logits of each demonstrator's own observations under its own head."""
+        assert self.clone_heads is not None
+        features = self.torso(obs.reshape(-1, *obs.shape[2:]))
+        return jax.vmap(lambda head, x: head(x))(self.clone_heads, features.reshape(*obs.shape[:2], -1))

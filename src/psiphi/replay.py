@@ -5,10 +5,12 @@ from typing import Any, TypeVar
 import flashbax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
+from psiphi.errors import UserError
 from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Transition
 
 Step = TypeVar("Step", Demonstration, Transition)
@@ -64,10 +66,75 @@ def n_step(sequence: Transition, gamma: float) -> Transition:
 
 
 def sample_demonstrations(demos: Demos, key: Array, batch: int) -> Demonstration:
-    """`batch` steps of each demonstrator, ``[K, batch]``, uniform over that demonstrator's own steps; everyone must have shown one."""
+    """`batch` steps of each demonstrator, ``[K, batch]``, uniform over that demonstrator's own steps.
+
+    Of one who has shown none these are padding: weigh what is made of them by `has_shown`.
+    """
     agents = demos.count.shape[0]
     index = jax.random.randint(key, (agents, batch), 0, jnp.maximum(demos.count, 1)[:, None])
     return jax.tree.map(lambda x: x[jnp.arange(agents)[:, None], index], demos.steps)
+
+
+def has_shown(demos: Demos) -> Bool[Array, " K"]:
+    """Whether each demonstrator has shown any step yet; online, some have not."""
+    return demos.count > 0
+
+
+def sample_pool(demos: Demos, key: Array, batch: int) -> Demonstration:
+    """`batch` steps, uniform over all steps of all demonstrators; somebody must have shown one."""
+    ends = jnp.cumsum(demos.count)
+    index = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))
+    agent = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.shape[0] - 1)
+    step = index - (ends - demos.count)[agent]
+    return jax.tree.map(lambda x: x[agent, step], demos.steps)
+
+
+def only(demos: Demos, demonstrator: int | None) -> Demos:
+    """The demonstrations of one demonstrator, still with an axis for it; of all if None."""
+    return demos if demonstrator is None else jax.tree.map(lambda x: x[demonstrator : demonstrator + 1], demos)
+
+
+def check_shapes(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = None, num_demonstrators: int | None = None) -> Demos:
+    """The demonstrations, if there are any and they have the right shapes; nothing else is looked at, so JAX may be tracing."""
+    if demos is None:
+        raise UserError("There are no demonstrations, but this agent learns from them.")
+    agents = demos.count.shape[0]
+    if demonstrator is not None and not 0 <= demonstrator < agents:
+        raise UserError(f"Demonstrator {demonstrator} is unknown: there are {agents}, counted from 0.")
+    if num_demonstrators is not None and num_demonstrators != agents:
+        raise UserError(f"There are demonstrations of {agents} demonstrators, but expected were those of {num_demonstrators}.")
+    for name, shape in (("obs", demos.steps.obs.shape[2:]), ("next_obs", demos.steps.next_obs.shape[2:])):
+        if shape != spec.obs_shape:
+            raise UserError(
+                f"The demonstrations' {name} has shape {shape}, but the environment's observations have shape {spec.obs_shape}."
+            )
+    return demos
+
+
+def check_demos(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = None, num_demonstrators: int | None = None) -> Demos:
+    """The door: refuse demonstrations from which nobody in this environment could learn, those of all or those of one demonstrator.
+
+    It reads the values, so call it before training, not inside of a compiled function. Online, where demonstrators start with nothing,
+    `check_shapes` is all that can be asked.
+    """
+    checked = check_shapes(demos, spec, demonstrator, num_demonstrators)
+    for k in range(checked.count.shape[0]) if demonstrator is None else [demonstrator]:
+        _check_demonstrator(checked, k, spec.num_actions)
+    return checked
+
+
+def _check_demonstrator(demos: Demos, k: int, num_actions: int) -> None:
+    count, room = int(demos.count[k]), demos.steps.action.shape[1]
+    if not 0 < count <= room:
+        raise UserError(f"Demonstrator {k} has shown {count} steps, but expected were 1 to {room}, the number of steps that are stored.")
+    action, next_action = (np.asarray(x[k, :count]) for x in (demos.steps.action, demos.steps.next_action))
+    for name, taken, least in (("action", action, 0), ("next action", next_action, NO_ACTION)):
+        strange = taken[(taken < least) | (taken >= num_actions)]
+        if strange.size:
+            raise UserError(f"Demonstrator {k} took {name} {strange[0]}, but the environment's actions are 0 to {num_actions - 1}.")
+    discount = np.asarray(demos.steps.discount[k, :count])
+    if not np.all((discount >= 0) & (discount <= 1)):
+        raise UserError(f"Demonstrator {k} has discounts outside of 0 (the task ended there) to 1.")
 
 
 def add_demonstrations(
