@@ -61,7 +61,7 @@ def test_help_and_version_are_there(capsys):
     assert "itd" in run(capsys, "train", "--help")[1]
 
 
-@pytest.mark.parametrize("command", [*cli.COMMANDS, "train itd", "train psiphi"])
+@pytest.mark.parametrize("command", [*cli.COMMANDS, *(f"train {name}" for name in cli.ALGORITHMS)])
 def test_every_flag_of_every_command_is_explained(capsys, command):
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0 and f"psiphi {command}" in out
@@ -83,8 +83,8 @@ def test_python_m_psiphi_is_psiphi():
     ("arguments", "sentence"),
     [
         ("fly", "'fly' is not a command; expected was train, demo"),
-        ("train", "given 'nothing'; expected was itd or psiphi"),
-        ("train dqn", "given 'dqn'; expected was itd or psiphi"),
+        ("train", "given 'nothing'; expected was one of itd, psiphi, dqn"),
+        ("train a2c", "given 'a2c'; expected was one of itd, psiphi, dqn"),
         ("train itd --env mars", "'mars' is not an environment; expected was one of coingrid, coingrid-25"),
         ("train itd --preset best", "preset is 'best'; expected was default or paper"),
         ("train itd --itd.beta hot", "--itd.beta.*'hot'; see psiphi train itd --help"),
@@ -103,7 +103,7 @@ def test_python_m_psiphi_is_psiphi():
         ("adapt {tmp}/nowhere --task 1,nan,0", "finite"),
         ("adapt {tmp}/nowhere --task R-G --shots many", "--shots.*'many'"),
         ("reproduce", "Missing from psiphi reproduce: STR"),
-        ("reproduce table-9", "'table-9' is not something to reproduce; expected was one of table-2"),
+        ("reproduce table-9", "'table-9' is not something to reproduce; expected was one of table-1, table-2"),
         ("reproduce table-2 --seeds 0", "seeds is 0"),
         ("reproduce table-2 --seeds 1.5", "--seeds.*'1.5'"),
         ("reproduce table-2 --first-seed -1", "first_seed is -1"),

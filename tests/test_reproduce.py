@@ -14,7 +14,7 @@ import pytest
 
 from psiphi.agents import itd, psiphi
 from psiphi.errors import UserError
-from psiphi.experiments import cells, models, paper, reproduce
+from psiphi.experiments import baselines, cells, comparisons, models, paper, reproduce
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.coingrid import Setting
 from psiphi.experiments.reproduce import Effort, Unit
@@ -23,7 +23,9 @@ from psiphi.model import Model
 
 NOBODY = Model(None, jnp.zeros((2, 4)), jnp.zeros(2))  # pyright: ignore[reportArgumentType] - a model that nobody looks into
 ORIGIN = {"commit": None, "versions": {"threads": "2"}, "command": "psiphi reproduce"}
-EVERY = [(e, variant, method) for e in paper.EXPERIMENTS.values() for variant in e.variants for method in e.methods]
+EVERY = [
+    (e, variant, method) for e in paper.EXPERIMENTS.values() for variant in e.variants for method in e.methods if method.how == "model"
+]
 
 
 def identify(value) -> str | None:
@@ -166,6 +168,13 @@ def instant(monkeypatch):
         lambda setting, *_: {k: (v * 2)[: len(setting.demonstrators)] if len(v) == 2 else v for k, v in explained.items()},
     )
     monkeypatch.setattr(reproduce, "picture", lambda *_: board)
+    adapted = [(paper.Figure("normalised_return", task, shots), 0.5, None) for task in paper.TASKS for shots in (0, 1, 100)]
+    monkeypatch.setattr(comparisons, "adapt", lambda *_: (adapted, 7, 1.0))
+    monkeypatch.setattr(comparisons, "imitated", lambda *_: (dict.fromkeys("RG", 1.0), 7, 1.0))
+    monkeypatch.setattr(comparisons, "on_inferred", lambda *_: (dict.fromkeys(("itd", "itd-policy"), dict.fromkeys("RG", 1.0)), 7, 1.0))
+    rows = [{"env_steps": n, "eval/normalised_return": 0.5} for n in (0, 8)]
+    monkeypatch.setattr(comparisons, "learned_online", lambda *_: ([0, 8], [0.0, 1.0], 8, 1.0))
+    monkeypatch.setattr(baselines, "train", lambda *_, **__: baselines.Trained(None, 8, 1.0, rows))  # pyright: ignore[reportArgumentType]
     return trained
 
 
@@ -173,9 +182,9 @@ def instant(monkeypatch):
 def test_a_unit_yields_the_cells_that_the_data_promise(instant, name):
     what = paper.EXPERIMENTS[name]
     for unit in reproduce.units(what, [3], envs=[what.variants[0].name]):
-        got = reproduce.run_unit(what, unit, Effort(), ORIGIN)
+        got = reproduce.run_unit(what, unit, Effort(), ORIGIN, {f"{unit.variant.name} 3": dict.fromkeys(what.demonstrators, 2.0)})
         figures = [(row["method"], paper.Figure(row["metric"], row["task"], row.get("shots"))) for row in got]
-        promised = [(one.method.name, figure) for one in reproduce.judged(what, unit) for figure in what.figures(one.method)]
+        promised = [(one.method.name, figure) for one in reproduce.judged(what, unit) for figure in what.figures(one.method, one.variant)]
         assert sorted(figures, key=str) == sorted(promised, key=str)
         assert all(set(cells.FIELDS) <= set(row) and row["seed"] == 3 for row in got)
         json.dumps(got, allow_nan=False)
@@ -218,7 +227,7 @@ def test_another_effort_in_the_same_directory_is_refused_before_anything_is_run(
 
 
 def test_names_are_checked(tmp_path):
-    with pytest.raises(UserError, match="'table-9' is not something to reproduce; expected was one of table-2"):
+    with pytest.raises(UserError, match="'table-9' is not something to reproduce; expected was one of table-1, table-2"):
         reproduce.reproduce("table-9", tmp_path, [0])
     with pytest.raises(UserError, match="table-2 has no method magic; expected were some of psiphi"):
         reproduce.reproduce("table-2", tmp_path, [0], methods=["psiphi", "magic"])
@@ -255,12 +264,12 @@ def test_leaving_ends_the_workers(monkeypatch):
     monkeypatch.setattr(reproduce, "_start", lambda *args: started.append(start(*args)) or started[-1])
     monkeypatch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        list(reproduce.side_by_side(what, reproduce.units(what, [0, 1]), Effort(), ORIGIN, jobs=2))
+        list(reproduce.side_by_side(what, reproduce.units(what, [0, 1]), Effort(), ORIGIN, {}, jobs=2))
     assert [worker.process.returncode for worker in started] == [-signal.SIGTERM] * 2
 
 
 def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, monkeypatch, capsys):
-    task = {"experiment": "table-2", "unit": ["coingrid-25", "exact", 4], "effort": {"repetitions": 8}, "origin": ORIGIN}
+    task = {"experiment": "table-2", "unit": ["coingrid-25", "exact", 4], "effort": {"repetitions": 8}, "origin": ORIGIN, "references": {}}
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(task)])
     monkeypatch.setattr(experiment, "ceiling", lambda *_: print("chatter") or dict.fromkeys(paper.TASKS, 1.0))
     reproduce.worker()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import tyro
 
@@ -47,22 +47,25 @@ def demo(config: Demo) -> None:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge a trained model: held-out accuracy, what phi explains of the true rewards, what a planner earns on the inferred ones."""
+    """Judge a trained model (held-out accuracy, what phi explains of the true rewards, what a planner earns on them) or a policy."""
 
     model: tyro.conf.Positional[Path]
-    """A model directory, or the run directory it is in."""
+    """The directory of a model or a policy, or the run directory it is in."""
     seed: int | None = None
     """Draws the held-out demonstrations and boards; the seed of the training if not given."""
     episodes: int = 500
-    """Held-out demonstrated episodes per demonstrator."""
+    """Held-out demonstrated episodes per demonstrator; of a policy: episodes played."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
 
 def evaluate(config: Evaluate) -> None:
-    from psiphi.experiments import models
+    from psiphi.experiments import baselines, models
 
     _at_least(1, episodes=config.episodes)
+    if models.kind_of(config.model) == baselines.KIND:
+        _evaluate_policy(config)
+        return
     loaded = models.load(config.model)
     seed = loaded.seed if config.seed is None else config.seed
     found = models.evaluate(loaded.setting, loaded.model, seed, config.episodes)
@@ -72,6 +75,18 @@ def evaluate(config: Evaluate) -> None:
     console = _console()
     for table in _evaluation_tables(found):
         console.print(table)
+
+
+def _evaluate_policy(config: Evaluate) -> None:
+    from psiphi.experiments import baselines
+
+    policy = baselines.load(config.model)
+    seed = policy.seed if config.seed is None else config.seed
+    found = baselines.evaluate(policy, seed, config.episodes)
+    if config.json:
+        print(json.dumps({"env": policy.env, "seed": seed, **found}))
+    else:
+        _console().print(_policy_table(found))
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ class Reproduce:
     """Reproduce a table or figure: train and measure what is missing, then draw the report. Interrupted, the same command continues."""
 
     name: tyro.conf.Positional[str]
-    """What: table-2, itd-coingrid, ablation or figure-cumulants."""
+    """What: table-1, table-2, figure-coingrid, itd-coingrid, ablation or figure-cumulants."""
     seeds: int = 1
     """How many seeds."""
     first_seed: int = 0
@@ -139,7 +154,7 @@ class Reproduce:
     """The cells go to OUT/NAME/cells.jsonl, the report to OUT/NAME/README.md."""
     methods: str = ""
     """Only these, separated by commas; all if empty."""
-    envs: str = ""
+    envs: Annotated[str, tyro.conf.arg(aliases=("--env",))] = ""
     """Only these worlds, separated by commas; all if empty."""
     jobs: int = 1
     """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest."""
@@ -149,6 +164,8 @@ class Reproduce:
     """Train for fewer updates, to try things out."""
     episodes: int | None = None
     """Record fewer demonstrated episodes, to try things out."""
+    steps: int | None = None
+    """Give the learners that act fewer environment steps, to try things out."""
 
 
 def reproduce(config: Reproduce) -> None:
@@ -156,7 +173,7 @@ def reproduce(config: Reproduce) -> None:
 
     _at_least(1, seeds=config.seeds, jobs=config.jobs)
     _at_least(0, first_seed=config.first_seed)
-    effort = Effort(updates=config.updates, episodes=config.episodes, repetitions=config.repetitions)
+    effort = Effort(updates=config.updates, episodes=config.episodes, repetitions=config.repetitions, steps=config.steps)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     methods, envs = ([name.strip() for name in names.split(",") if name.strip()] for names in (config.methods, config.envs))
     directory = reproduce(config.name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
@@ -178,13 +195,14 @@ def report(config: Report) -> None:
 
 
 def train(arguments: Sequence[str]) -> None:
-    """Train a model on demonstrations: `psiphi train itd` (algorithm 1, no rewards) or `psiphi train psiphi` (algorithm 2)."""
+    """Train a model on demonstrations (`psiphi train itd`, algorithm 1; `psiphi train psiphi`, algorithm 2) or one of the baselines."""
     algorithm = arguments[0] if arguments else ""
     if algorithm in ("-h", "--help"):
         print(TRAIN_HELP)
         return
-    if algorithm not in ("itd", "psiphi"):
-        raise UserError(f"psiphi train was given {algorithm or 'nothing'!r}; expected was itd or psiphi, see psiphi train --help.")
+    if algorithm not in ALGORITHMS:
+        expected = ", ".join(ALGORITHMS)
+        raise UserError(f"psiphi train was given {algorithm or 'nothing'!r}; expected was one of {expected}, see psiphi train --help.")
     from psiphi.experiments import train
 
     # These two decide what the other flags are when they are not given, so they are looked at first.
@@ -194,13 +212,24 @@ def train(arguments: Sequence[str]) -> None:
     default = train.defaults(algorithm, preset, env)
     config = parsed(type(default), arguments[1:], f"psiphi train {algorithm}", default=default)
     directory = train.train(config)
-    print(f"The model is in {directory}; ask it: psiphi evaluate {directory}, psiphi adapt {directory} --task R-G")
+    if algorithm in train.BASELINES:
+        print(f"The policy is in {directory}; ask it: psiphi evaluate {directory}")
+    else:
+        print(f"The model is in {directory}; ask it: psiphi evaluate {directory}, psiphi adapt {directory} --task R-G")
 
 
-TRAIN_HELP = """usage: psiphi train {itd,psiphi} [OPTIONS]
+ALGORITHMS = ("itd", "psiphi", "dqn", "bc", "sqil", "gail", "ppo")
+
+TRAIN_HELP = f"""usage: psiphi train {{{",".join(ALGORITHMS)}}} [OPTIONS]
 
   itd       inverse temporal-difference learning (algorithm 1): what do the demonstrators want? No rewards.
   psiphi    PsiPhi-learning (algorithm 2): ITD, and a task of one's own with rewards.
+
+  dqn       deep Q-learning on a task, or on a reward that was inferred (--reward-from RUN --demonstrator 0); DQN+BC-aux
+  bc        behaviour cloning, a policy per demonstrator
+  sqil      soft Q imitation learning, a policy
+  gail      generative adversarial imitation learning, a policy
+  ppo       proximal policy optimisation on a task or on an inferred reward; PPO+BC-aux
 
 psiphi train itd --help lists every setting as a flag."""
 
@@ -217,7 +246,7 @@ HELP = f"""usage: psiphi COMMAND [OPTIONS]
 PsiPhi-learning: what demonstrators want, learned without rewards, and put to use on tasks nobody demonstrated.
 
   demo        watch the method work, with pictures: about three minutes
-  train       train a model on demonstrations: psiphi train itd, psiphi train psiphi
+  train       train a model on demonstrations (psiphi train itd, psiphi train psiphi) or a baseline (dqn, bc, sqil, gail, ppo)
   evaluate    judge a trained model
   adapt       re-target a trained model to a new task, from the rewards of a few episodes
   reproduce   a table or figure of the paper: {", ".join(paper.EXPERIMENTS)}
@@ -386,6 +415,16 @@ def _numbers(title: str, corner: str, names: Sequence[str], rows: Sequence[Seque
         table.add_column(headings.format(i + 1) if isinstance(headings, str) else headings[i], justify="right")
     for name, row in zip(names, rows, strict=True):
         table.add_row(name, *(f"{value:+.2f}" for value in row))
+    return table
+
+
+def _policy_table(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    title = f"{found['algorithm']}, mean of {found['episodes']} episodes"
+    table = Table("task", "return", "normalised", title=title, title_justify="left")
+    for task, row in found["tasks"].items():
+        table.add_row(task, f"{row['return']:+.2f}", f"{row['normalised_return']:+.2f}")
     return table
 
 

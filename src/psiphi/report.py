@@ -112,6 +112,7 @@ def _named(known: Sequence[Any], found: Iterable[str], kind: Callable[[str, str]
 
 def values(results: Results, variant: Variant, method: Method, wanted: Sequence[Figure]) -> np.ndarray:
     """A value per seed: the mean of the wanted figures, for the seeds that have them all (NaN where one is not finite)."""
+    wanted = [figure._replace(task=variant.task) if figure.task == paper.EGO and variant.task else figure for figure in wanted]
     by_figure = [
         {
             cell["seed"]: np.nan if cell["value"] is None else cell["value"]
@@ -174,9 +175,9 @@ def _words(e: Estimate | None, figure: Figure) -> str:
         return "–"
     if not e.seeds:
         return "not finite"
-    digits = 3 if figure.metric.endswith("accuracy") else 2
-    interval = f" [{e.low:.{digits}f}, {e.high:.{digits}f}]" if e.seeds > 1 else ""
-    return f"{e.value:.{digits}f}{interval}{f' ({e.undefined} not finite)' if e.undefined else ''}"
+    digits = 3 if figure.metric.endswith("accuracy") else 0 if figure.metric.startswith("steps") else 2
+    interval = f" [{e.low:,.{digits}f}, {e.high:,.{digits}f}]" if e.seeds > 1 else ""
+    return f"{e.value:,.{digits}f}{interval}{f' ({e.undefined} not finite)' if e.undefined else ''}"
 
 
 def _seeds(estimates: Sequence[Estimate]) -> str:
@@ -212,6 +213,8 @@ def _median(x: Sequence[float]) -> str:
 
 
 def _seen(config: dict[str, Any], env_steps: int) -> list[str]:
+    if "saw" in config:
+        return config["saw"]
     itd, task = config["itd"], config["ego_task"]
     uses_steps = task is not None or ((itd["cross_policy"] or itd["sparsity"]) and itd["cross_policy_on"] == "experience")
     steps = "none" if not uses_steps else f"{env_steps:,}" if task is not None else f"{env_steps:,}, random and reward-free"
@@ -246,12 +249,16 @@ def _ranges(numbers: Sequence[int]) -> str:
 def figures(results: Results, directory: Path) -> list[tuple[str, str]]:
     """Draw what the experiment has; gives file names and titles."""
     drawn = []
-    if any(table.paper and table.columns[0][1].metric == "normalised_return" for table in results.experiment.tables):
+    if any(table.paper and table.columns[0][1].shots is not None for table in results.experiment.tables):
         _save(transfer_figure(results), directory / "transfer.png")
         drawn.append(("transfer.png", "Few-shot transfer: interquartile means with 95 % intervals, and the paper's"))
     if results.experiment.panels:
         _save(methods_figure(results), directory / "methods.png")
         drawn.append(("methods.png", "The methods compared: interquartile means with 95 % intervals"))
+    if any("curve" in cell.get("extra", {}) for cell in results.cells):
+        _save(curves_figure(results), directory / "curves.png")
+        _save(curves_figure(results), directory / "curves.svg")
+        drawn.append(("curves.png", "Learning curves: interquartile means over seeds, 95 % intervals, and each seed"))
     pictured = [cell for cell in results.cells if "extra" in cell and "phi" in cell["extra"]]
     for cell in pictured[:1]:
         title = f"The learned cumulants over a board (seed {cell['seed']})"
@@ -354,6 +361,46 @@ def _line(ax: Axes, y: int, e: Estimate | None, best: Estimate | None, *, main: 
 
 def _has(results: Results, variant: Variant, method: Method) -> bool:
     return any((cell["env"], cell["method"]) == (variant.name, method.name) for cell in results.cells)
+
+
+# --- Learning curves -----------------------------------------------------------------------------------------------------
+
+
+def curves_figure(results: Results) -> Drawing:
+    """A panel per variant: every seed as a thin line, the interquartile mean as a thick one in the band of its interval."""
+    count = len(results.variants)
+    drawing, axes = plt.subplots(1, count, figsize=(1.0 + 3.6 * count, 3.6), sharey=True, squeeze=False)
+    for ax, variant in zip(axes[0], results.variants, strict=True):
+        for i, method in enumerate(results.methods):
+            _curve(ax, results, variant, method, PALETTE[i % len(PALETTE)], "-" if i < len(PALETTE) else "--")
+        ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+        ax.set_title(f"{variant.name.split('-', 1)[-1]}: the ego wants {variant.task}", fontsize=9, pad=9)
+        ax.set_xlabel("environment steps")
+        ax.grid(True, axis="y")
+        ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
+    axes[0][0].set_ylabel("normalised return")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="lower center", ncols=min(len(labels), 8), frameon=False, fontsize=8)
+    drawing.tight_layout(rect=(0, 0.07, 1, 1))
+    return drawing
+
+
+def _curve(ax: Axes, results: Results, variant: Variant, method: Method, colour: str, style: str) -> None:
+    found = [
+        cell["extra"]["curve"]
+        for cell in results.cells
+        if (cell["env"], cell["method"]) == (variant.name, method.name) and "curve" in cell.get("extra", {})
+    ]
+    if not found:
+        return
+    steps = max((one["env_steps"] for one in found), key=len)
+    each = np.stack([np.interp(steps, one["env_steps"], one["normalised_return"]) for one in found])
+    for line in each:
+        ax.plot(steps, line, color=colour, linewidth=0.5, alpha=0.25, linestyle=style)
+    ax.plot(steps, stats.iqm(each, axis=0), color=colour, linewidth=1.8, label=method.label, linestyle=style)
+    if len(each) > 1:
+        low, high = np.array([stats.bootstrap_interval(column, resamples=500) for column in each.T]).T
+        ax.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 # --- Cumulants over a board ----------------------------------------------------------------------------------------------

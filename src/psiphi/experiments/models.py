@@ -104,11 +104,22 @@ def save(directory: Path, trained: Trained, setting: Setting, env: str, seed: in
     checkpoint.save(directory, trained.model, meta=meta)
 
 
-def load(path: Path) -> Loaded:
-    """Read a model directory, or the one inside a run directory."""
+def directory_of(path: Path) -> Path:
+    """A model directory, or the one inside a run directory."""
     directory = path / DIRECTORY if (path / DIRECTORY).is_dir() else path
     if not directory.is_dir():
         raise UserError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected was the directory of a trained model.")
+    return directory
+
+
+def kind_of(path: Path) -> Any:
+    """What a directory says it holds."""
+    return checkpoint.read_meta(directory_of(path)).get("kind")
+
+
+def load(path: Path) -> Loaded:
+    """Read a model directory, or the one inside a run directory."""
+    directory = directory_of(path)
     meta = checkpoint.read_meta(directory)
     if meta.get("kind") != "psiphi model":
         raise UserError(

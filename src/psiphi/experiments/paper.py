@@ -16,8 +16,14 @@ ALL = "all"
 WORST = "worst"
 """The task of a cell that is the least over the colours."""
 
+EGO = "ego"
+"""In a table: the task that the ego has in the variant."""
+
 FEW, MANY = 1, 100
 """Episodes of adaptation."""
+
+SOLVED = 0.9
+"""The normalised return at which a task counts as solved."""
 
 
 class Figure(NamedTuple):
@@ -36,6 +42,8 @@ class Variant:
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What it changes in the default setting, by dotted name."""
+    task: str | None = None
+    """The ego's own task, where it has one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,11 @@ class Method:
     """Whether there is anything to train: the exact planner knows already."""
     trained_as: str | None = None
     """The method whose training it shares, where it differs only in how a new task is met."""
+    how: Literal["model", "adapt", "imitate", "curve"] = "model"
+    """What is done with it: a model is trained and asked all that the experiment measures; a policy is trained on and judged few-shot;
+    a policy imitates each demonstrator and is judged by what that one wants; or a policy is judged while it learns."""
+    algorithm: str = ""
+    """The learner, where it is not a model's."""
 
 
 class Printed(NamedTuple):
@@ -98,10 +111,21 @@ class Experiment:
     """Of the figure that compares the methods."""
     demonstrators: tuple[str, ...] = ("R", "G")
     """What the demonstrators want, as task names."""
+    reference: str | None = None
+    """The method by whose return the others' are divided."""
 
-    def figures(self, method: Method) -> list[Figure]:
+    def figures(self, method: Method, variant: Variant) -> list[Figure]:
         """All that one training of a method is to yield."""
-        measures = self.measures if method.trains else ("gpi-ceiling",)
+        match method.how:
+            case "curve":
+                return [Figure(metric, variant.task or EGO) for metric in ("auc", "final_return", "steps_to_90")]
+            case "imitate":
+                metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
+                return [Figure(metric, who) for metric in metrics for who in (*self.demonstrators, ALL)]
+            case "adapt":
+                measures = ("few-shot", "many-shot")
+            case "model":
+                measures = self.measures if method.trains else ("gpi-ceiling",)
         return [figure for measure in measures for figure in figures_of(measure, self.demonstrators)]
 
 
@@ -147,6 +171,14 @@ TABLE_2: dict[int, dict[str, tuple[Printed, ...]]] = {
 
 ITD_COINGRID = Printed(0.77, 0.03)
 """The paper's table 1, CoinGrid: normalised return of a DQN trained on the rewards that ITD inferred."""
+
+TABLE_1: dict[str, tuple[Printed | None, ...]] = {
+    "ITD (the paper's table)": (ITD_COINGRID,),
+    "GAIL (the paper's table)": (Printed(0.73, 0.02),),
+    "BC (the paper's table)": (Printed(0.69, 0.06),),
+    "SQIL (the paper's table)": (Printed(0.64, 0.05),),
+}
+"""Table 1 of the paper, CoinGrid: mean and standard error over 3 runs."""
 
 
 # --- What is run ---------------------------------------------------------------------------------------------------------
@@ -218,6 +250,7 @@ _TABLE_2 = Experiment(
         Method("psiphi", "psiphi (default)"),
         Method("paper", "paper's losses, ego on R+G", {"ego_task": (1.0, 1.0, 0.0)}, preset="paper"),
         _PAPER_ITD,
+        Method("sqilv2", "SQILv2, a model per task", how="adapt", algorithm="sqil"),
         Method("exact", "ceiling: GPI with exact ψ, φ, w", trains=False),
     ),
     measures=("few-shot", "many-shot", "phi", "imitation", "planner"),
@@ -309,5 +342,88 @@ _CUMULANTS = Experiment(
     demonstrators=("R", "G", "Y"),
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (_TABLE_2, _ITD, _ABLATION, _CUMULANTS)}
+_TABLE_1 = Experiment(
+    name="table-1",
+    title="Table 1: how well is the reward inferred?",
+    story=(
+        "Two demonstrators, one collects red coins and one green. Each method is to do what each of them wants. **BC**, **SQIL** and "
+        "**GAIL** train one model per demonstrator, and are told who is who; **ITD** infers both rewards with one model, and a DQN is "
+        "trained on each. **Normalised return** is the true return over that of the same DQN trained on the true reward with the same "
+        "seed (the first row). **ITD's own policy** is ITD's imitation of the demonstrator, without a DQN. **Controls** saw no "
+        "demonstration of a want: SQIL is shown demonstrators who act at random, and GAIL's discriminator pays the same for every step; "
+        "what they reach above a random policy, the end of an episode has told them."
+    ),
+    variants=(UNLIMITED,),
+    methods=(
+        Method("dqn", "DQN on the true reward", how="imitate", algorithm="dqn"),
+        Method("itd", "ITD, then DQN on φ·w", how="imitate", algorithm="itd"),
+        Method("itd-policy", "ITD's own policy", how="imitate", algorithm="itd", trained_as="itd"),
+        Method("bc", "BC", how="imitate", algorithm="bc"),
+        Method("sqil", "SQIL", how="imitate", algorithm="sqil"),
+        Method("gail", "GAIL", how="imitate", algorithm="gail"),
+        Method(
+            "sqil-control",
+            "control: SQIL, demonstrators at random",
+            {"demonstrators": ((0.0, 0.0, 0.0),) * 2},
+            how="imitate",
+            algorithm="sqil",
+        ),
+        Method("gail-control", "control: GAIL, constant reward", {"agent.control": True}, how="imitate", algorithm="gail"),
+    ),
+    measures=(),
+    tables=(
+        Table("Normalised return, mean of the demonstrators", (("normalised return", Figure("normalised_return", ALL)),), TABLE_1),
+        Table(
+            "Return by demonstrator",
+            tuple((f"{metric} {who}", Figure(metric.replace(" ", "_"), who)) for metric in ("return", "normalised return") for who in "RG"),
+        ),
+    ),
+    panels=(
+        Panel("normalised return", (Figure("normalised_return", ALL),)),
+        Panel("return\n(two coins are the most)", (Figure("return", ALL),)),
+    ),
+    reference="dqn",
+)
+
+_EGO_TASKS = {
+    "aligned": ("R+G", "aligned: the ego wants all that the demonstrators want, R+G"),
+    "partly": ("R-G", "partly aligned: the ego wants what one demonstrator wants and shuns what the other wants, R-G"),
+    "misaligned": ("Y", "misaligned: the ego wants yellow coins, which no demonstrator looks at"),
+}
+
+_CURVES = Experiment(
+    name="figure-coingrid",
+    title="Learning one's own task beside demonstrators (hypotheses H1 and H2 on CoinGrid)",
+    story=(
+        "Two demonstrators, one collects red coins and one green, and an ego with a task of its own, whose rewards it sees. Every method "
+        "begins with the same number of random steps, which count. **auc** is the mean normalised return over the steps, **final return** "
+        "the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation, in environment steps, at which "
+        f"the normalised return is at least {SOLVED} (all of the steps if it never was). BC, SQIL and GAIL take all demonstrations for one "
+        "demonstrator's; BC and GAIL never see a reward. DQN+BC-aux and PPO+BC-aux clone the demonstrators on a shared torso."
+    ),
+    variants=tuple(Variant(f"coingrid-{name}", f"CoinGrid, {label}", task=task) for name, (task, label) in _EGO_TASKS.items()),
+    methods=(
+        Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
+        Method("dqn", "DQN", how="curve", algorithm="dqn"),
+        Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
+        Method("ppo", "PPO", how="curve", algorithm="ppo"),
+        Method("ppo-bc", "PPO+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="ppo"),
+        Method("sqilv2", "SQILv2 (sees rewards)", {"agent.env_reward": True, "pooled": True}, how="curve", algorithm="sqil"),
+        Method("gail", "GAIL", {"pooled": True}, how="curve", algorithm="gail"),
+        Method("bc", "BC", {"pooled": True}, how="curve", algorithm="bc"),
+    ),
+    measures=(),
+    tables=(
+        Table(
+            "While it learns",
+            (
+                ("auc", Figure("auc", EGO)),
+                ("final return", Figure("final_return", EGO)),
+                ("steps to 90 %", Figure("steps_to_90", EGO)),
+            ),
+        ),
+    ),
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (_TABLE_1, _TABLE_2, _CURVES, _ITD, _ABLATION, _CUMULANTS)}
 """What `psiphi reproduce` knows, by name."""

@@ -25,10 +25,11 @@ from jax import Array
 from psiphi import report
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
-from psiphi.experiments import cells, models, paper, pictures
+from psiphi.experiments import cells, comparisons, models, paper, pictures
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.cells import Cell
 from psiphi.experiments.coingrid import Setting
+from psiphi.experiments.comparisons import Measured
 from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
 from psiphi.model import Model
 from psiphi.progress import shown
@@ -44,6 +45,8 @@ class Effort:
     """Demonstrated episodes per demonstrator."""
     repetitions: int = 256
     """Repetitions of few-shot transfer per task; an eighth of it where there are 100 shots."""
+    steps: int | None = None
+    """Environment steps of the learners that act."""
 
     def __post_init__(self):
         for name, value in asdict(self).items():
@@ -79,15 +82,23 @@ def setting_of(what: Experiment, variant: Variant, method: Method, effort: Effor
     return models.changed(base, changes)
 
 
+def compared_setting(what: Experiment, unit: Unit, effort: Effort) -> Any:
+    """The same for a row that is not about one model."""
+    less = {"steps": effort.steps, "episodes": effort.episodes, "updates": effort.updates}
+    return comparisons.setting_of(what, unit.variant, unit.method, **less)
+
+
 def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     """All that a unit's numbers depend on besides the seed and the program, as JSON values."""
+    if unit.method.how != "model":
+        return comparisons.described(compared_setting(what, unit, effort))
     return {**models.described(setting_of(what, unit.variant, unit.method, effort)), "repetitions": effort.repetitions}
 
 
 def units(what: Experiment, seeds: Sequence[int], only: Sequence[str] = (), envs: Sequence[str] = ()) -> list[Unit]:
     """All units, or those of some methods and worlds, seed by seed, so that an unfinished file has every method about equally often."""
     chosen, variants = _chosen(what, "method", what.methods, only), _chosen(what, "env", what.variants, envs)
-    trained = {method.trained_as or method.name for method in chosen}
+    trained = {method.trained_as or method.name for method in chosen} | ({what.reference} if what.reference else set())
     methods = [method for method in what.methods if method.name in trained]
     return [Unit(variant, method, seed) for seed in seeds for variant in variants for method in methods]
 
@@ -108,8 +119,8 @@ def _chosen(what: Experiment, kind: str, there: Sequence[Any], only: Sequence[st
 
 # --- From a model to figures ---------------------------------------------------------------------------------------------
 
-Measured = Iterator[tuple[Figure, float, Any]]
-"""Figures, their values, and what else is to be kept of them (or None)."""
+References = dict[str, dict[str, float]]
+"""Returns to divide by: by variant and seed ("coingrid 0"), then by task."""
 
 
 def few_shot(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
@@ -183,9 +194,11 @@ def gpi_ceiling(setting: Setting, key: Array) -> Measured:
         yield Figure("gpi_ceiling", task), value, None
 
 
-def run_unit(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any]) -> list[Cell]:
+def run_unit(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> list[Cell]:
     """Train and measure. `wall_s` is the whole of it, compiling included, `train_s` the training."""
     started = time.monotonic()
+    if unit.method.how != "model":
+        return compared(what, unit, effort, origin, references, started)
     setting = setting_of(what, unit.variant, unit.method, effort)
     key = jax.random.fold_in(jax.random.key(unit.seed), 3)
     cost: dict[str, Any] = {"env_steps": 0}
@@ -197,6 +210,26 @@ def run_unit(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any
         measured = [(unit, row) for row in gpi_ceiling(setting, key)]
     cost["wall_s"] = round(time.monotonic() - started, 2)
     return [to_cell(what, one, *row, **cost, config=config_of(what, one, effort), **origin) for one, row in measured]
+
+
+def compared(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References, started: float) -> list[Cell]:
+    """A row that is not about one model: its figures, and those of the rows that share its trainings."""
+    setting = compared_setting(what, unit, effort)
+    if unit.method.how == "imitate":
+        done = comparisons.imitate(what, unit.method, setting, unit.seed, references.get(f"{unit.variant.name} {unit.seed}", {}))
+    elif unit.method.how == "curve":
+        figures, env_steps, train_s = comparisons.curve(unit.variant, setting, unit.seed)
+        done = comparisons.Done({unit.method.name: figures}, env_steps, train_s)
+    else:
+        figures, env_steps, train_s = comparisons.adapt(setting, unit.seed)
+        done = comparisons.Done({unit.method.name: figures}, env_steps, train_s)
+    cost = {"env_steps": done.env_steps, "train_s": round(done.train_s, 2), "wall_s": round(time.monotonic() - started, 2)}
+    by_name = {one.method.name: one for one in judged(what, unit)}
+    return [
+        to_cell(what, by_name[name], *row, **cost, config=config_of(what, by_name[name], effort), **origin)
+        for name, rows in done.figures.items()
+        for row in rows
+    ]
 
 
 def measure(what: Experiment, unit: Unit, model: Model, key: Array, effort: Effort) -> Measured:
@@ -239,21 +272,38 @@ def reproduce(
     failures: dict[Unit, str] = {}
     with shown(f"{name}: trainings", done=done, total=len(wanted)) as display:
         display.say(f"{directory} has {done} of {len(wanted)} trainings.")
-        for unit, got in (in_turn if jobs == 1 else functools.partial(side_by_side, jobs=jobs))(what, missing, effort, origin):
-            if isinstance(got, str):
-                failures[unit] = got
-                display.say(f"{unit}: failed: {got}")
-            else:
-                cells.append(directory, got)
-                done += 1
-                display.say(f"{unit}: {len(got)} cells in {got[0]['wall_s']:.0f} s")
-                display.advance(done, {})
+        for some in in_order(what, missing):
+            given = references(what, directory)
+            for unit, got in (in_turn if jobs == 1 else functools.partial(side_by_side, jobs=jobs))(what, some, effort, origin, given):
+                if isinstance(got, str):
+                    failures[unit] = got
+                    display.say(f"{unit}: failed: {got}")
+                else:
+                    cells.append(directory, got)
+                    done += 1
+                    display.say(f"{unit}: {len(got)} cells in {got[0]['wall_s']:.0f} s")
+                    display.advance(done, {})
     if cells.read(directory):
         report.render(directory)
     if failures:
         unit, why = next(iter(failures.items()))
         raise UserError(f"{len(failures)} of {len(wanted)} trainings failed; the first ({unit}) said: {why}")
     return directory
+
+
+def in_order(what: Experiment, missing: Sequence[Unit]) -> list[list[Unit]]:
+    """First the units by whose returns others' are divided, then all others."""
+    first = [unit for unit in missing if unit.method.name == what.reference]
+    return [some for some in (first, [unit for unit in missing if unit not in first]) if some]
+
+
+def references(what: Experiment, directory: Path) -> References:
+    """The returns to divide by that are there."""
+    found: References = {}
+    for cell in cells.read(directory) if what.reference else []:
+        if (cell["method"], cell["metric"]) == (what.reference, "return") and cell["value"]:
+            found.setdefault(f"{cell['env']} {cell['seed']}", {})[cell["task"]] = cell["value"]
+    return found
 
 
 def pending(what: Experiment, directory: Path, wanted: Sequence[Unit], effort: Effort) -> list[Unit]:
@@ -267,15 +317,17 @@ def pending(what: Experiment, directory: Path, wanted: Sequence[Unit], effort: E
         return cells.Key(unit.variant.name, unit.method.name, unit.seed, figure.metric, figure.task, figure.shots)
 
     def complete(unit: Unit) -> bool:
-        return all(key(one, figure) in known for one in judged(what, unit) for figure in what.figures(one.method))
+        return all(key(one, figure) in known for one in judged(what, unit) for figure in what.figures(one.method, one.variant))
 
     return [unit for unit in wanted if not complete(unit)]
 
 
-def in_turn(what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any]) -> Iterator[tuple[Unit, list[Cell] | str]]:
+def in_turn(
+    what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any], references: References
+) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """One unit after the other in this process, with all its threads."""
     for unit in todo:
-        yield unit, run_unit(what, unit, effort, origin)
+        yield unit, run_unit(what, unit, effort, origin, references)
 
 
 # --- In processes of their own -------------------------------------------------------------------------------------------
@@ -294,7 +346,7 @@ class _Worker(NamedTuple):
 
 
 def side_by_side(
-    what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any], *, jobs: int
+    what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any], references: References, *, jobs: int
 ) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """Up to `jobs` units at once; what a worker finished comes as cells, what failed as a sentence. Leaving ends the workers."""
     waiting = list(todo)
@@ -304,7 +356,7 @@ def side_by_side(
         while waiting or running:
             while waiting and len(running) < jobs:
                 unit = waiting.pop(0)
-                running[unit] = _start(what, unit, effort, origin)
+                running[unit] = _start(what, unit, effort, origin, references)
             time.sleep(0.05)
             for unit in [unit for unit, worker in running.items() if worker.process.poll() is not None]:
                 yield unit, _outcome(running.pop(unit))
@@ -315,12 +367,13 @@ def side_by_side(
             worker.process.wait()
 
 
-def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any]) -> _Worker:
+def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> _Worker:
     task = {
         "experiment": what.name,
         "unit": [unit.variant.name, unit.method.name, unit.seed],
         "effort": asdict(effort),
         "origin": origin,
+        "references": references,
     }
     flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
     said, complained = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -356,5 +409,5 @@ def worker() -> None:
     (variant,) = [variant for variant in what.variants if variant.name == name]
     (method,) = [method for method in what.methods if method.name == method_name]
     with contextlib.redirect_stdout(sys.stderr):  # nothing but the cells is to stand there
-        got = run_unit(what, Unit(variant, method, seed), Effort(**task["effort"]), task["origin"])
+        got = run_unit(what, Unit(variant, method, seed), Effort(**task["effort"]), task["origin"], task["references"])
     json.dump(got, sys.stdout)

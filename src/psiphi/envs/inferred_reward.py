@@ -1,0 +1,51 @@
+"""Any Gymnasium environment with the reward that was inferred for a demonstrator, so that any library's agent can learn its task."""
+
+from typing import Any, SupportsFloat
+
+import gymnasium
+import jax
+import numpy as np
+
+from psiphi import model as models
+from psiphi.errors import UserError
+from psiphi.model import Model
+
+
+@jax.jit
+def _rewards(model: Model, obs: np.ndarray, action: np.ndarray) -> jax.Array:
+    return models.rewards(model, obs, action)[0]  # pyright: ignore[reportArgumentType]
+
+
+class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Pays phi(s, a).w_k, what the model says demonstrator k is paid, in units of reward; the true one is ``info["true_reward"]``."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], model: Model, demonstrator: int):
+        super().__init__(env)
+        known = model.units.shape[0]
+        if not 0 <= demonstrator < known:
+            raise UserError(f"The model knows demonstrators 0 to {known - 1}, but the reward of {demonstrator} is asked for.")
+        _check_fits(env, model)
+        self.model, self.demonstrator = model, demonstrator
+        self._obs: Any = None
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self._obs, info = self.env.reset(**options)
+        return self._obs, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, true_reward, terminated, truncated, info = self.env.step(action)
+        paid = _rewards(self.model, np.asarray(self._obs)[None], np.asarray(action, np.int32)[None])
+        self._obs = obs
+        return obs, float(paid[self.demonstrator]), terminated, truncated, {**info, "true_reward": true_reward}
+
+
+def _check_fits(env: gymnasium.Env[Any, Any], model: Model) -> None:
+    """One sentence for a model of another world, before anything is computed with it."""
+    actions = getattr(env.action_space, "n", None)
+    if actions != model.net.num_actions:
+        raise UserError(f"The model has {model.net.num_actions} actions, but the environment's action space is {env.action_space}.")
+    shape = env.observation_space.shape
+    try:
+        jax.eval_shape(models.psi, model, jax.ShapeDtypeStruct((1, *(shape or ())), env.observation_space.dtype or np.float32))
+    except (TypeError, ValueError, IndexError, AssertionError) as error:
+        raise UserError(f"The model cannot read the environment's observations, which have shape {shape}.") from error
