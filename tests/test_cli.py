@@ -56,7 +56,7 @@ def test_help_loads_nothing_heavy_and_takes_well_under_a_second():
 def test_help_and_version_are_there(capsys):
     for arguments in ([], ["--help"], ["-h"]):
         code, out, _ = run(capsys, *arguments)
-        assert code == 0 and all(re.search(rf"^  {name} ", out, re.M) for name in [*cli.COMMANDS, "train"])
+        assert code == 0 and all(re.search(rf"^  {name} ", out, re.M) for name in [*cli.COMMANDS, "train", "demos"])
     assert run(capsys, "--version") == (0, f"psiphi {psiphi.__version__}\n", "")
     assert "itd" in run(capsys, "train", "--help")[1]
 
@@ -82,7 +82,7 @@ def test_python_m_psiphi_is_psiphi():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("fly", "'fly' is not a command; expected was train, demo"),
+        ("fly", "'fly' is not a command; expected was train, demos, demo"),
         ("train", "given 'nothing'; expected was one of itd, psiphi, dqn"),
         ("train a2c", "given 'a2c'; expected was one of itd, psiphi, dqn"),
         ("train itd --env mars", "'mars' is not an environment; expected was one of coingrid, coingrid-25"),

@@ -247,7 +247,8 @@ PsiPhi-learning: what demonstrators want, learned without rewards, and put to us
 
   demo        watch the method work, with pictures: about three minutes
   train       train a model on demonstrations (psiphi train itd, psiphi train psiphi) or a baseline (dqn, bc, sqil, gail, ppo)
-  evaluate    judge a trained model
+  demos       look at, check, convert and record demonstrations
+  evaluate    judge a trained model or policy
   adapt       re-target a trained model to a new task, from the rewards of a few episodes
   reproduce   a table or figure of the paper: {", ".join(paper.EXPERIMENTS)}
   report      draw the report of a reproduction again
@@ -285,13 +286,18 @@ def run(arguments: list[str]) -> None:
     elif name == "train":
         _prepare_jax()
         train(rest)
+    elif name == "demos":
+        from psiphi.demos import commands
+
+        _prepare_jax()
+        commands.run(rest)
     elif name in COMMANDS:
         kind, command = COMMANDS[name]
         config = parsed(kind, rest, f"psiphi {name}")
         _prepare_jax()
         command(config)
     else:
-        raise UserError(f"{name!r} is not a command; expected was train, {', '.join(COMMANDS)}, see psiphi --help.")
+        raise UserError(f"{name!r} is not a command; expected was train, demos, {', '.join(COMMANDS)}, see psiphi --help.")
 
 
 def parsed(kind: type[Config], arguments: Sequence[str], program: str, default: Config | None = None) -> Config:

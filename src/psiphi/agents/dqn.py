@@ -38,13 +38,13 @@ class DQNConfig:
     """Hidden layers between the torso and the values, and of each cloning head."""
     gamma: float = 0.9
     """Discount factor."""
-    n_step: int = 3
+    n_step: int = 1
     """Steps of reward before the target bootstraps; not corrected for who acted."""
     double: bool = True
     """The network chooses the next action and the target says what it is worth; off: the target does both."""
     huber: float = 0.0
     """Errors beyond this count linearly; 0: all are squared."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Adam's rate."""
     cosine: bool = False
     """The rate falls along a cosine over `updates`."""
@@ -62,9 +62,9 @@ class DQNConfig:
     """Share of random actions at first."""
     epsilon_end: float = 0.05
     """Share of random actions in the end."""
-    epsilon_steps: int = 10_000
+    epsilon_steps: int = 2_000
     """Environment steps, summed over the environments, in which the one falls to the other along a line."""
-    ema: float = 0.02
+    ema: float = 0.05
     """The target, which is also the network that is judged, follows by a moving average at this rate; 0: periodic copies."""
     target_period: int = 1_000
     """Updates between copies where `ema` is 0; then the last network is judged."""

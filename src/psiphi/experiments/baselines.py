@@ -168,7 +168,7 @@ class Trained(NamedTuple):
 
 def default(name: Name) -> Setting:
     """The algorithm as it works best on CoinGrid."""
-    return Setting(agent=LEARNERS[name].default())
+    return Setting(agent=LEARNERS[name].default(), updates_per_rollout=2 if name == "dqn" else 1)
 
 
 def name_of(config: Any) -> str:

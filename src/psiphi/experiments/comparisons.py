@@ -32,8 +32,8 @@ Measured = Iterator[tuple[Figure, float, Any]]
 JUDGED = 512
 """Episodes on which a trained policy is judged."""
 
-CURVE_STEPS, EVALUATE_EVERY = 40_000, 1_024
-"""Environment steps of a learning curve, and between two of its points."""
+CURVE_STEPS, EVALUATE_EVERY, RANDOM_STEPS = 16_384, 512, 512
+"""Environment steps of a learning curve, between two of its points, and at its start, before the first update."""
 
 
 class Done(NamedTuple):
@@ -55,7 +55,7 @@ class Online:
     """The world, the demonstrators and the learner."""
     steps: int = CURVE_STEPS
     """Environment steps, random ones at the start included."""
-    study: int = 1_000
+    study: int = 500
     """Updates after the random steps and before the first step of its own: what demonstrations teach needs no steps."""
     evaluate_every: int = EVALUATE_EVERY
     """Environment steps between two evaluations."""
@@ -89,7 +89,7 @@ class Adapted:
 
 def online_setting(task: str, steps: int) -> Online:
     """PsiPhi-learning on a task; the schedules are as long as the run."""
-    online = Online(experiment.Setting(ego_task=models.task(task), ego=psiphi.PsiPhiConfig(), prefill_steps=1_024), steps=steps)
+    online = Online(experiment.Setting(ego_task=models.task(task), ego=psiphi.PsiPhiConfig(), prefill_steps=RANDOM_STEPS), steps=steps)
     return dataclasses.replace(online, setting=models.changed(online.setting, {"itd.updates": _iterations(online)}))
 
 
@@ -111,7 +111,8 @@ def setting_of(
         setting = models.changed(Inferred(), method.changes)
         given = {"dqn.steps": steps, "model.episodes": episodes, "model.itd.updates": updates}
     else:
-        seen = {"task": variant.task, "steps": CURVE_STEPS, "evaluate_every": EVALUATE_EVERY} if method.how == "curve" else {}
+        pace = {"steps": CURVE_STEPS, "evaluate_every": EVALUATE_EVERY, "prefill_steps": RANDOM_STEPS}
+        seen = {"task": variant.task, **pace} if method.how == "curve" else {}
         setting = models.changed(baselines.default(method.algorithm), {**seen, **method.changes})  # pyright: ignore[reportArgumentType]
         given = {"steps": steps, "episodes": episodes} | ({"agent.updates": updates} if method.algorithm == "bc" else {})
     return models.changed(setting, {name: value for name, value in given.items() if value is not None})

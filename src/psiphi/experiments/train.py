@@ -54,6 +54,8 @@ class DQNSetting(baselines.Setting):
 
     agent: DQNConfig = dataclasses.field(default_factory=LEARNERS["dqn"].default)
     """The algorithm."""
+    updates_per_rollout: int = baselines.default("dqn").updates_per_rollout
+    """Updates after each step in all environments."""
 
 
 @dataclasses.dataclass(frozen=True)
