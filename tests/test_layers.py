@@ -19,8 +19,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stats": {"errors"},
     "checkpoint": {"errors"},
     "progress": WORDS,
+    "arguments": {"errors"},
     "demos": WORDS | {"progress", "demos"},
-    "demos.commands": WORDS | {"demos", "envs", "cli"},
+    "demos.commands": WORDS | {"demos", "envs", "arguments"},
     "agents": WORDS | CORE | {"model", "agents"},
     "envs": WORDS | {"demos", "envs"},
     "envs.inferred_reward": WORDS | {"model"},
@@ -30,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.cells": WORDS,
     "experiments": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
     "__main__": {"cli"},
-    "cli": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
+    "cli": WORDS | CORE | {"arguments", "model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
 }
 
 

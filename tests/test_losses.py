@@ -133,7 +133,7 @@ def test_the_soft_backup():
 
 
 def test_huber_is_twice_optaxs_and_the_square_up_to_its_knee():
-    errors = np.array([-3.0, -0.5, 0.0, 0.4, 0.5, 2.0], np.float32)
+    errors = jnp.array([-3.0, -0.5, 0.0, 0.4, 0.5, 2.0])
     found = jax.vmap(losses.huber, (0, None))(errors, 0.5)
     np.testing.assert_allclose(found, [0.5 * (6 - 0.5), 0.25, 0, 0.16, 0.25, 0.5 * (4 - 0.5)], rtol=1e-6)
     np.testing.assert_allclose(found, 2 * optax.losses.huber_loss(errors, delta=0.5), rtol=1e-6)

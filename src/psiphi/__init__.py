@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
+    from psiphi.demos import Demonstrations
     from psiphi.envs.inferred_reward import InferredReward
     from psiphi.errors import UserError
 
 __version__ = "0.1.0"
 
-__all__ = ["InferredReward", "UserError", "__version__"]
+__all__ = ["Demonstrations", "InferredReward", "UserError", "__version__"]
 
-_HOME = {"InferredReward": "psiphi.envs.inferred_reward", "UserError": "psiphi.errors"}
+_HOME = {
+    "Demonstrations": "psiphi.demos",
+    "InferredReward": "psiphi.envs.inferred_reward",
+    "UserError": "psiphi.errors",
+}
 """The module in which each public name lives."""
 
 register(id="psiphi/CoinGrid-v0", entry_point="psiphi.envs.coingrid_gym:CoinGridEnv")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
@@ -316,7 +316,7 @@ class ActionNet(eqx.Module):
     def __call__(self, obs: Array) -> Float[Array, "B A"]:
         return self.head(self.torso(obs))
 
-    def clones(self, obs: Float[Array, "K B *obs"]) -> Float[Array, "K B A"]:
+    def clones(self, obs: Shaped[Array, "K B *obs"]) -> Float[Array, "K B A"]:
         """Logits of each demonstrator's own observations under its own head."""
         assert self.clone_heads is not None
         features = self.torso(obs.reshape(-1, *obs.shape[2:]))

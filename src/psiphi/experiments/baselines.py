@@ -92,7 +92,7 @@ LEARNERS: dict[str, Learner] = {
         imitates=True,
     ),
     "gail": Learner(
-        default=lambda: GAILConfig(torso="egocentric", ppo=PPOConfig(torso="egocentric")),
+        default=lambda: GAILConfig(torso="egocentric", ppo=dataclasses.replace(gail.default_ppo(), torso="egocentric", temperature=1.0)),
         make=lambda config, spec, agents: gail.make(config, spec),
         net=lambda config, spec, agents, key: ppo.initial_net(config.ppo, spec, 0, key).policy,
         deployed=gail.deployed,
@@ -101,7 +101,7 @@ LEARNERS: dict[str, Learner] = {
         imitates=True,
     ),
     "ppo": Learner(
-        default=lambda: PPOConfig(torso="egocentric"),
+        default=lambda: PPOConfig(torso="egocentric", temperature=1.0),
         make=ppo.make,
         net=lambda config, spec, agents, key: ppo.initial_net(config, spec, agents, key).policy,
         deployed=ppo.deployed,
@@ -126,7 +126,8 @@ class Setting:
     task: str = "R+G"
     """What the environment pays, and what the policy is judged by: signed colours such as R-G, or three weights such as 1,-1,0."""
     steps: int = 50_000
-    """Environment steps, random ones at the start included; rounded up to whole rollouts. BC takes none: its config says for how long."""
+    """Environment steps, random ones at the start included; rounded up to whole rollouts. The schedules of the rate are as long, whatever
+    the config says. BC takes none: there the config says for how long."""
     updates_per_rollout: int = 1
     """Updates after each rollout: of 1 step in each environment for DQN and SQIL, of the config's `rollout_length` for PPO and GAIL."""
     prefill_steps: int = 1_024
@@ -219,6 +220,15 @@ def loop_of(setting: Setting, seed: int) -> scan.LoopConfig:
     )
 
 
+def scheduled(setting: Setting) -> Setting:
+    """The setting with the schedules of the learning rate as long as the run."""
+    loop = loop_of(setting, 0)
+    updates = loop.iterations * loop.updates_per_rollout
+    inner = {"dqn": "agent.updates", "ppo": "agent.updates", "sqil": "agent.dqn.updates", "gail": "agent.ppo.updates"}
+    name = name_of(setting.agent)
+    return models.changed(setting, {inner[name]: updates}) if name in inner else setting
+
+
 # --- Training ------------------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +310,7 @@ def train(
 ) -> Trained:
     """Train, or continue; `model` and `demos` take the place of those that the setting names, for who has them already."""
     started = time.monotonic()
+    setting = scheduled(setting)
     check(setting)
     env = coingrid.make(setting.world, models.task(setting.task))
     if demos is None and needs_demonstrations(setting):

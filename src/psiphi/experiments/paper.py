@@ -348,27 +348,37 @@ _TABLE_1 = Experiment(
     story=(
         "Two demonstrators, one collects red coins and one green. Each method is to do what each of them wants. **BC**, **SQIL** and "
         "**GAIL** train one model per demonstrator, and are told who is who; **ITD** infers both rewards with one model, and a DQN is "
-        "trained on each. **Normalised return** is the true return over that of the same DQN trained on the true reward with the same "
+        "trained on each. SQIL's default goes on paying after the end; as printed, who is paid for every step does not finish. "
+        "**Normalised return** is the true return over that of the same DQN trained on the true reward with the same "
         "seed (the first row). **ITD's own policy** is ITD's imitation of the demonstrator, without a DQN. **Controls** saw no "
         "demonstration of a want: SQIL is shown demonstrators who act at random, and GAIL's discriminator pays the same for every step; "
         "what they reach above a random policy, the end of an episode has told them."
     ),
     variants=(UNLIMITED,),
     methods=(
-        Method("dqn", "DQN on the true reward", how="imitate", algorithm="dqn"),
-        Method("itd", "ITD, then DQN on φ·w", how="imitate", algorithm="itd"),
-        Method("itd-policy", "ITD's own policy", how="imitate", algorithm="itd", trained_as="itd"),
+        Method("dqn", "DQN on the true reward", {"steps": 20_000}, how="imitate", algorithm="dqn"),
+        Method("itd", "ITD, then DQN on φ·w", {"dqn.steps": 20_000}, how="imitate", algorithm="itd"),
+        Method("itd-policy", "ITD's own policy", {"dqn.steps": 20_000}, how="imitate", algorithm="itd", trained_as="itd"),
         Method("bc", "BC", how="imitate", algorithm="bc"),
-        Method("sqil", "SQIL", how="imitate", algorithm="sqil"),
-        Method("gail", "GAIL", how="imitate", algorithm="gail"),
+        Method("sqil", "SQIL", {"steps": 25_000}, how="imitate", algorithm="sqil"),
         Method(
-            "sqil-control",
-            "control: SQIL, demonstrators at random",
-            {"demonstrators": ((0.0, 0.0, 0.0),) * 2},
+            "sqil-paper",
+            "SQIL as printed",
+            {"agent.absorbing": False, "agent.temperature": 1.0, "steps": 25_000},
             how="imitate",
             algorithm="sqil",
         ),
-        Method("gail-control", "control: GAIL, constant reward", {"agent.control": True}, how="imitate", algorithm="gail"),
+        Method("gail", "GAIL", {"steps": 150_000}, how="imitate", algorithm="gail"),
+        Method(
+            "sqil-control",
+            "control: SQIL, demonstrators at random",
+            {"demonstrators": ((0.0, 0.0, 0.0),) * 2, "steps": 25_000},
+            how="imitate",
+            algorithm="sqil",
+        ),
+        Method(
+            "gail-control", "control: GAIL, constant reward", {"agent.control": True, "steps": 150_000}, how="imitate", algorithm="gail"
+        ),
     ),
     measures=(),
     tables=(

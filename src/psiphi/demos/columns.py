@@ -1,0 +1,160 @@
+"""Where in a stranger's table things are, and what its numbers mean."""
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from psiphi.errors import UserError
+
+REWARDS = ("reward", "rewards", "return", "returns")
+"""Columns that are left out and said to be: nobody tells us rewards."""
+
+KEPT = frozenset("bool int8 uint8 int16 uint16 float16 float32".split())
+"""Types that observations keep when a file has them; every other becomes float32, in which everything is learned."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what. The defaults are the names that psiphi writes."""
+
+    agent: str = "agent"
+    """Who acts: names or whole numbers. In a Minari dataset, the episode metadata that says who."""
+    episode: str = "episode"
+    """Which of the agent's episodes: names or whole numbers."""
+    t: str = "t"
+    """Time within the episode: steps, frames or seconds, evenly spaced. Without such a column the order of the rows counts."""
+    obs: str = "obs,obs_*"
+    """The observation: names or patterns, separated by commas ("x,y,speed", "lidar_*"). In a Minari dataset of dictionaries, the key."""
+    action: str = "action"
+    """A whole number from 0. Missing in the last row of an episode: that row is only the observation after the last step."""
+    terminated: str = "terminated"
+    """True at the step after which the task was over. May be missing."""
+    truncated: str = "truncated"
+    """True at the step after which somebody stopped the recording. May be missing."""
+    ends: Literal["truncated", "terminated"] = "truncated"
+    """What the end of an episode means where neither of the two columns is there."""
+    num_actions: int | None = None
+    """How many actions there are; one more than the largest that occurs, if not given."""
+    dtype: str | None = None
+    """The type of the observations; as in the file if that is float32, float16, bool or an integer of up to 16 bits, else float32."""
+
+    def __post_init__(self):
+        if self.num_actions is not None and self.num_actions < 1:
+            raise UserError(f"num_actions is {self.num_actions}, but expected was at least 1.")
+        if self.dtype is not None and self.dtype not in KEPT | {"int32", "float64"}:
+            raise UserError(f"dtype is {self.dtype!r}, but expected was one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
+
+
+class Found(NamedTuple):
+    """Which columns of a file are what: names in the file, None where a column that may be missing is."""
+
+    agent: str
+    episode: str
+    action: str
+    obs: tuple[str, ...]
+    """In the order of the observation's entries."""
+    t: str | None
+    terminated: str | None
+    truncated: str | None
+    shape: tuple[int, ...]
+    """Of an observation, as far as the names tell: ``obs_2_0`` is row 2, column 0."""
+    names: tuple[str, ...]
+    """What the entries of the observation are called."""
+    notes: tuple[str, ...]
+    """What was left out."""
+
+    @property
+    def read(self) -> list[str]:
+        """Every column that has to be read."""
+        optional = [name for name in (self.t, self.terminated, self.truncated) if name is not None]
+        return [self.agent, self.episode, self.action, *optional, *self.obs]
+
+
+def find(file: str, present: Sequence[str], columns: Columns) -> Found:
+    """Match the wanted columns with those that are there."""
+    twice = sorted({name for name in present if present.count(name) > 1})
+    if twice:
+        raise UserError(f"{file} has two columns called {twice[0]!r}; expected were different names.")
+    for role in ("agent", "episode", "action"):
+        if (name := getattr(columns, role)) not in present:
+            raise UserError(f"{file} has no column {name!r} for the {role}; its columns are {listed(present)}; --{role} names it.")
+    for role in ("t", "terminated", "truncated"):
+        name, usual = getattr(columns, role), Columns.__dataclass_fields__[role].default
+        if name not in present and name != usual:
+            raise UserError(f"{file} has no column {name!r} for {role}; its columns are {listed(present)}.")
+    t, terminated, truncated = (name if name in present else None for name in (columns.t, columns.terminated, columns.truncated))
+    used = {columns.agent, columns.episode, columns.action, t, terminated, truncated}
+    obs = _matching(file, [name for name in present if name not in used], columns.obs)
+    ordered, shape, names = _grid(obs)
+    notes = left_out(file, [name for name in present if name not in used and name not in obs])
+    return Found(columns.agent, columns.episode, columns.action, ordered, t, terminated, truncated, shape, names, notes)
+
+
+def _matching(file: str, free: list[str], patterns: str) -> list[str]:
+    """The columns that a list of names and patterns means, in its order and then the file's."""
+    found: dict[str, None] = {}
+    usual = patterns == Columns.obs
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        matches = [pattern] if pattern in free else [name for name in free if fnmatch.fnmatchcase(name, pattern)]
+        if not matches and not usual:
+            raise UserError(f"{file} has no column that {pattern!r} could mean; the columns left for the observation are {listed(free)}.")
+        found |= dict.fromkeys(matches)
+    if not found:
+        raise UserError(f"{file} has no column of observations called obs or obs_...; it has {listed(free)}; --obs says which they are.")
+    return list(found)
+
+
+def _grid(columns: list[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]:
+    """Columns in the order of the observation's entries, its shape and its entries' names.
+
+    Names that end in numbers and fill a whole grid (``obs_0_0`` to ``obs_6_6``) are put in order; others stay in the file's.
+    """
+    names = tuple(name.removeprefix("obs_") for name in columns)
+    if all(re.fullmatch(r"\d+(_\d+)*", name) for name in names):
+        places = [tuple(int(number) for number in name.split("_")) for name in names]
+        if len({len(place) for place in places}) == 1:
+            shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))
+            if sorted(places) == list(itertools.product(*map(range, shape))):
+                order = np.lexsort(np.array(places).T[::-1])
+                return tuple(columns[i] for i in order), shape, tuple(names[i] for i in order)
+    return tuple(columns), (len(columns),), names
+
+
+def entry_names(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """What the entries of an observation are called when nobody named them: their indices."""
+    return tuple("_".join(map(str, place)) for place in np.ndindex(shape))
+
+
+def kept_dtype(dtype: np.dtype, wanted: str | None) -> np.dtype:
+    """The type in which observations of this type are kept."""
+    if wanted is not None:
+        return np.dtype(wanted)
+    return dtype if dtype.name in KEPT else np.dtype(np.float32)
+
+
+def misfits(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Which numbers an integer type cannot hold; floating-point types hold all, if not exactly."""
+    if dtype.kind == "f" or values.dtype == dtype:
+        return np.zeros(len(values), bool)
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return ~((values >= low) & (values <= high) & (values == np.floor(values)))
+
+
+def left_out(file: str, names: Iterable[str]) -> tuple[str, ...]:
+    """A sentence about columns nobody asked for."""
+    names = list(names)
+    rewards = [name for name in names if name.lower() in REWARDS]
+    others = [name for name in names if name not in rewards]
+    notes = [f"{file}: {listed(rewards)} is left out: psiphi learns without rewards."] if rewards else []
+    return (*notes, *([f"{file}: {listed(others)} is not used."] if others else []))
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """A few names in a sentence."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more if names else "nothing"

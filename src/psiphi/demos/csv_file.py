@@ -1,0 +1,169 @@
+"""Long tables in CSV, with nothing but the standard library and NumPy."""
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from psiphi import progress as display
+from psiphi.demos import files
+from psiphi.demos.columns import Columns, Found, find, misfits
+from psiphi.demos.demonstrations import Demonstrations, flattened
+from psiphi.demos.rows import Coder, Flaw, Rows
+from psiphi.errors import UserError
+
+LINES = 20_000
+"""Lines read together."""
+MOST_FLAWS = 100_000
+"""After so many unreadable cells the rest of them is not listed."""
+TRUE, FALSE = {"true", "t", "yes", "1", "1.0"}, {"false", "f", "no", "0", "0.0", ""}
+
+
+def read(path: Path, columns: Columns, progress: bool) -> Rows:
+    """A table with a header. Commas, or semicolons or tabs if the header has those and no comma."""
+    most = _lines(path)
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        try:
+            return _read(path, file, most, columns, progress)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not text in UTF-8.") from error
+        except csv.Error as error:
+            raise UserError(f"{path} is not a table in CSV: {error}.") from error
+
+
+def _lines(path: Path) -> int:
+    """At most so many lines are in it; quoted names may contain line ends."""
+    with open(path, "rb") as file:
+        return 1 + sum(block.count(b"\n") + block.count(b"\r") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows:
+    header = file.readline()
+    delimiter = next((mark for mark in ",;\t" if mark in header), ",")
+    present = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+    found = find(str(path), present, columns)
+    reader = csv.reader(file, delimiter=delimiter)
+    table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"))
+    with display.shown(f"reading {path.name}", done=0, total=most, enabled=progress) as bar:
+        while lines := list(itertools.islice(reader, LINES)):
+            table.add([line for line in lines if line])  # an empty line is none
+            bar.advance(min(table.rows, most - 1), {})
+        bar.advance(most, {})
+    return table.result(columns)
+
+
+class _Table:
+    """The columns as they grow, in arrays that are large enough from the start."""
+
+    def __init__(self, path: Path, found: Found, present: list[str], most: int, dtype: np.dtype):
+        files.check_room(path, most * len(found.obs) * dtype.itemsize)
+        self.file, self.found, self.present, self.dtype = str(path), found, present, dtype
+        self.place = {name: i for i, name in enumerate(present)}
+        self.obs = np.empty((most, len(found.obs)), dtype)
+        self.numbers = {name: np.empty(most) for name in (found.action, found.t) if name is not None}
+        self.flags = {name: np.empty(most, bool) for name in (found.terminated, found.truncated) if name is not None}
+        self.ids = {name: (Coder(), np.empty(most, np.int32)) for name in (found.agent, found.episode)}
+        self.flaws: list[Flaw] = []
+        self.rows = 0
+
+    def add(self, lines: list[list[str]]) -> None:
+        """Some more lines."""
+        width = len(self.present)
+        for i, line in enumerate(lines):
+            if len(line) != width:
+                self._flaw(i, "wrong number of fields", f"the row has {len(line)} fields, but the header has {width}")
+                lines[i] = (line + [""] * width)[:width]
+        if not lines:
+            return
+        cells = list(zip(*lines, strict=True))
+        here = slice(self.rows, self.rows + len(lines))
+        for j, name in enumerate(self.found.obs):
+            what = f"the observation's {name!r}"
+            values = self._parsed(cells[self.place[name]], what, blank=False)
+            self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
+            for i in np.flatnonzero(wrong & ~np.isnan(values)):
+                self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, but expected was a number of type {self.dtype.name}")
+        for name, column in self.numbers.items():
+            what = "the action" if name == self.found.action else "the time"
+            column[here] = self._parsed(cells[self.place[name]], what, blank=True)
+        for name, column in self.flags.items():
+            column[here] = self._truths(cells[self.place[name]], name)
+        for name, (coder, column) in self.ids.items():
+            column[here] = coder.codes(cell.strip() for cell in cells[self.place[name]])
+        self.rows += len(lines)
+
+    def _parsed(self, cells: tuple[str, ...], what: str, *, blank: bool) -> np.ndarray:
+        """Numbers. What is none becomes NaN and a flaw; an empty cell only where it may not be `blank`."""
+        try:
+            return np.array(cells, np.float64)
+        except ValueError:
+            return np.array([self._number(i, cell, what, blank) for i, cell in enumerate(cells)])
+
+    def _number(self, i: int, cell: str, what: str, blank: bool) -> float:
+        try:
+            return float(cell)
+        except ValueError:
+            if cell.strip() or not blank:
+                found = repr(cell) if cell.strip() else "missing"
+                self._flaw(i, "not a number", f"{what} is {found}, but expected was a number")
+            return np.nan
+
+    def _truths(self, cells: tuple[str, ...], name: str) -> np.ndarray:
+        meaning = {cell: _truth(cell) for cell in set(cells)}
+        for i, cell in enumerate(cells) if None in meaning.values() else ():
+            if meaning[cell] is None:
+                self._flaw(i, "neither true nor false", f"{name} is {cell!r}, but expected was true or false")
+        return np.array([bool(meaning[cell]) for cell in cells])
+
+    def _flaw(self, i: int, kind: str, text: str) -> None:
+        if len(self.flaws) < MOST_FLAWS:
+            self.flaws.append(Flaw(self.rows + i, kind, text))
+
+    def result(self, columns: Columns) -> Rows:
+        found, n = self.found, self.rows
+        agent, episode = (coder.ids(column[:n], numeric=True) for coder, column in self.ids.values())
+        return Rows(
+            file=self.file,
+            obs=self.obs[:n].reshape(n, *found.shape),
+            names=found.names,
+            action=self.numbers[found.action][:n],
+            agent=agent,
+            episode=episode,
+            t=None if found.t is None else self.numbers[found.t][:n],
+            terminated=None if found.terminated is None else self.flags[found.terminated][:n],
+            truncated=None if found.truncated is None else self.flags[found.truncated][:n],
+            flaws=tuple(self.flaws),
+            notes=found.notes,
+            num_actions=columns.num_actions,
+            ends=columns.ends,
+        )
+
+
+def _truth(cell: str) -> bool | None:
+    word = cell.strip().lower()
+    return True if word in TRUE else False if word in FALSE else None
+
+
+def write(demos: Demonstrations, path: Path, progress: bool) -> None:
+    """A table with the columns that `read` expects. Numbers are written with as many digits as it takes to get them back."""
+    names = [f"obs_{name}" for name in demos.names]
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with (
+        display.shown(f"writing {path.name}", done=0, total=len(demos), enabled=progress) as bar,
+        files.replacing(path) as draft,
+        open(draft, "w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(["agent", "episode", "t", *names, "action", "terminated", "truncated"])
+        done = 0
+        for block in files.blocks(demos):
+            plain = block.obs.astype(np.uint8) if block.obs.dtype == bool else block.obs
+            obs = flattened(plain).astype(str).tolist()
+            agent = [demos.agents[k] for k in block.agent]
+            action = np.where(block.has_action, block.action.astype(str), "").tolist()
+            flags = block.terminated.astype(int).tolist(), block.truncated.astype(int).tolist()
+            columns = zip(agent, block.episode.tolist(), block.t.tolist(), obs, action, *flags, strict=True)
+            writer.writerows([who, episode, t, *seen, *rest] for who, episode, t, seen, *rest in columns)
+            done += int(block.has_action.sum())
+            bar.advance(done, {})

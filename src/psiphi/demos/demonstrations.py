@@ -1,0 +1,380 @@
+"""`Demonstrations`: who did what where. No rewards: nobody told us."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from psiphi.demos.columns import Columns, entry_names
+from psiphi.errors import UserError
+
+if TYPE_CHECKING:
+    from psiphi.demos.problems import Problem
+    from psiphi.types import Demos, EnvSpec
+
+AgentId = str | int
+PerEpisode = Sequence[Any] | np.ndarray
+"""One entry for each episode."""
+
+
+class Trajectory(NamedTuple):
+    """One episode of one agent."""
+
+    agent: AgentId
+    episode: str | int
+    obs: np.ndarray
+    action: np.ndarray
+    terminated: bool
+    truncated: bool
+    final_obs: np.ndarray | None
+    """What was seen after the last step, where somebody looked."""
+
+
+class Episodes(NamedTuple):
+    """The E episodes, in the order of their steps."""
+
+    start: np.ndarray
+    """int64[E + 1]: episode e is the steps from start[e] to start[e + 1]."""
+    agent: np.ndarray
+    """int32[E]: whose it is, as an index into `Demonstrations.agents`."""
+    id: np.ndarray
+    """[E], int64 or str: what it is called; different for all episodes of one agent."""
+    terminated: np.ndarray
+    """bool[E]: the task was over after the last step."""
+    truncated: np.ndarray
+    """bool[E]: somebody stopped the recording after the last step. Where neither is true, nobody said why it ends."""
+    final_obs: np.ndarray
+    """[E, ...]: what was seen after the last step; zeros where nobody looked."""
+    has_final: np.ndarray
+    """bool[E]: whether somebody looked."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Demonstrations:
+    """Trajectories of K agents, as flat arrays of all M steps, episode after episode. Nothing in it can be changed.
+
+    Agents are known by the ids they came with, all strings or all integers; agent k of everything learned is ``agents[k]``.
+    """
+
+    obs: np.ndarray
+    """[M, ...]: what was seen before each step."""
+    action: np.ndarray
+    """int32[M]: what was done."""
+    agents: tuple[AgentId, ...]
+    """The K agents' ids, in the order in which they first appeared."""
+    episodes: Episodes
+    num_actions: int
+    names: tuple[str, ...] = ()
+    """What the entries of an observation are called; their indices if nobody named them."""
+    notes: tuple[str, ...] = ()
+    """What was left out when they were read."""
+
+    def __post_init__(self):
+        E, M = len(self.episodes.agent), len(self.action)
+        if not (self.episodes.start[0] == 0 and self.episodes.start[-1] == M == len(self.obs) and len(self.episodes.start) == E + 1):
+            raise ValueError(f"{len(self.obs)} observations, {M} actions and episodes that end at {self.episodes.start[-1]} do not fit.")
+        if self.obs.ndim < 2 or any(len(column) != E for column in self.episodes[1:]):
+            raise ValueError("Observations need at least one axis beside that of the steps, and every episode an entry in each column.")
+        kinds = {type(agent) for agent in self.agents}
+        if len(kinds) > 1 or not kinds <= {str, int} or len(set(self.agents)) < len(self.agents):
+            raise UserError(f"The agents' ids are {self.agents!r}, but expected were different ones, all strings or all integers.")
+        if not self.names:
+            object.__setattr__(self, "names", entry_names(self.obs.shape[1:]))
+        object.__setattr__(self, "obs", _frozen(self.obs))
+        object.__setattr__(self, "action", _frozen(self.action))
+        object.__setattr__(self, "episodes", Episodes(*map(_frozen, self.episodes)))
+
+    # --- In and out ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def read(cls, path: str | Path, columns: Columns | None = None, *, progress: bool = False) -> "Demonstrations":
+        """Read a Parquet, CSV or npz file or a Minari dataset; whatever is wrong with it is said at once and nothing is imported."""
+        from psiphi.demos import files
+
+        return files.read(Path(path), columns or Columns(), progress=progress)
+
+    def write(self, path: str | Path, *, progress: bool = False) -> None:
+        """Write a Parquet, CSV or npz file or a Minari dataset (a directory such as ``drivers-v0``), by the name's ending.
+
+        A file that was there is replaced at the end, in one step.
+        """
+        from psiphi.demos import files
+
+        files.write(self, Path(path), progress=progress)
+
+    @classmethod
+    def from_lists(
+        cls,
+        observations: PerEpisode,
+        actions: PerEpisode,
+        agents: PerEpisode,
+        *,
+        episodes: PerEpisode | None = None,
+        terminated: PerEpisode | None = None,
+        truncated: PerEpisode | None = None,
+        num_actions: int | None = None,
+        names: Sequence[str] = (),
+    ) -> "Demonstrations":
+        """Demonstrations from one entry per episode: T + 1 observations (or T, if nobody looked after the last step), T actions, who.
+
+        `terminated` says which episodes ended because the task was over. Where neither flag is given, episodes count as truncated.
+        """
+        from psiphi.demos import rows, validate
+
+        given = rows.from_lists(observations, actions, agents, episodes, terminated, truncated, num_actions, tuple(names))
+        return validate.checked(given)
+
+    @classmethod
+    def from_demos(cls, demos: "Demos", episode: Any, agents: Sequence[AgentId], num_actions: int) -> "Demonstrations":
+        """The inverse of `to_demos`: `episode` ``[K, M]`` says which of its agent's episodes a step belongs to."""
+        steps, count = demos.steps, np.asarray(demos.count)
+        obs, action, discount, next_obs = (np.asarray(x) for x in (steps.obs, steps.action, steps.discount, steps.next_obs))
+        observed, acted, who, names, ended = [], [], [], [], []
+        for k, agent in enumerate(agents):
+            ids = np.asarray(episode)[k, : count[k]]
+            cuts = np.flatnonzero(np.diff(ids, prepend=-1, append=-1))
+            for first, last in zip(cuts[:-1], cuts[1:] - 1, strict=True):
+                observed.append(np.concatenate([obs[k, first : last + 1], next_obs[k, last : last + 1]]))
+                acted.append(action[k, first : last + 1])
+                who.append(agent)
+                names.append(int(ids[first]))
+                ended.append(bool(discount[k, last] == 0))
+        cut_off = [not x for x in ended]
+        return cls.from_lists(observed, acted, who, episodes=names, terminated=ended, truncated=cut_off, num_actions=num_actions)
+
+    def to_demos(self) -> "Demos":
+        """The steps of each agent side by side, padded: what agents learn from.
+
+        A terminated episode's last step has discount 0; its `next_action` means nothing and is 0. Any other episode's last step bootstraps
+        (discount 1) from the observation that follows, with `next_action` NO_ACTION as nobody saw it; where nobody saw the observation
+        either, there is nothing to bootstrap from and that one step is left out.
+        """
+        import jax.numpy as jnp
+
+        from psiphi.types import NO_ACTION, Demonstration, Demos
+
+        steps = [self._steps_of(k, NO_ACTION) for k in range(len(self.agents))]
+        count = np.array([len(columns[1]) for columns in steps], np.int32)
+        if not self.agents or not count.min():
+            who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "anybody"
+            raise UserError(f"There is no step to learn from by {who}; expected was at least one with the observation that follows it.")
+
+        def padded(column: int, fill: int = 0) -> Any:
+            parts = [columns[column] for columns in steps]
+            result = np.full((len(parts), count.max(), *parts[0].shape[1:]), fill, parts[0].dtype)
+            for k, part in enumerate(parts):
+                result[k, : len(part)] = part
+            return jnp.asarray(result)
+
+        data = Demonstration(padded(0), padded(1), padded(2), padded(3), padded(4, NO_ACTION))
+        return Demos(data, jnp.asarray(count))
+
+    def _steps_of(self, k: int, no_action: int) -> tuple[np.ndarray, ...]:
+        """The columns of a `Demonstration` for agent k, without the steps nobody can learn from."""
+        e = self.episodes
+        mine = np.flatnonzero(e.agent == k)
+        known = e.terminated[mine] | e.has_final[mine]
+        end = e.start[mine + 1] - ~known
+        index, last = _ranges(e.start[mine], end), (np.cumsum(end - e.start[mine]) - 1)[known]
+        ending = mine[known]
+        following = np.minimum(index + 1, len(self) - 1)
+        next_obs, next_action = self.obs[following], self.action[following]
+        next_obs[last] = np.where(_like(e.has_final[ending], next_obs), e.final_obs[ending], self.obs[index[last]])
+        next_action[last] = np.where(e.terminated[ending], 0, no_action)
+        discount = np.ones(len(index), np.float32)
+        discount[last] = 1 - e.terminated[ending]
+        return self.obs[index], self.action[index], discount, next_obs, next_action
+
+    # --- What there is ---------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Steps."""
+        return len(self.action)
+
+    def __repr__(self) -> str:
+        what = f"{len(self.agents)} agents, {self.num_episodes} episodes, {len(self)} steps"
+        return f"Demonstrations({what}, obs {self.obs.dtype}{list(self.obs.shape[1:])}, {self.num_actions} actions)"
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        """Episode by episode."""
+        return (self.trajectory(i) for i in range(self.num_episodes))
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self.episodes.agent)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64[E]: steps of each episode."""
+        return np.diff(self.episodes.start)
+
+    @property
+    def agent_index(self) -> np.ndarray:
+        """int32[M]: who made each step, as an index into `agents`."""
+        return np.repeat(self.episodes.agent, self.lengths)
+
+    @property
+    def agent(self) -> np.ndarray:
+        """[M]: the id of who made each step."""
+        return np.array(self.agents)[self.agent_index]
+
+    @property
+    def episode(self) -> np.ndarray:
+        """[M]: the id of the episode of each step."""
+        return np.repeat(self.episodes.id, self.lengths)
+
+    @property
+    def t(self) -> np.ndarray:
+        """int64[M]: the number of each step in its episode."""
+        return np.arange(len(self)) - np.repeat(self.episodes.start[:-1], self.lengths)
+
+    @property
+    def terminated(self) -> np.ndarray:
+        """bool[M]: true at the last step of an episode whose task was then over."""
+        return self._at_last(self.episodes.terminated)
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """bool[M]: true at the last step of an episode that somebody stopped recording then."""
+        return self._at_last(self.episodes.truncated)
+
+    def _at_last(self, flags: np.ndarray) -> np.ndarray:
+        result = np.zeros(len(self), bool)
+        result[self.episodes.start[1:] - 1] = flags
+        return result
+
+    @property
+    def spec(self) -> "EnvSpec":
+        """What an agent that learns from them must know."""
+        from psiphi.types import EnvSpec
+
+        return EnvSpec(self.obs.shape[1:], self.obs.dtype, self.num_actions)
+
+    def trajectory(self, i: int) -> Trajectory:
+        """Episode number i."""
+        e = self.episodes
+        steps = slice(e.start[i], e.start[i + 1])
+        final = e.final_obs[i] if e.has_final[i] else None
+        episode = e.id[i].item() if isinstance(e.id[i], np.generic) else e.id[i]
+        flags = bool(e.terminated[i]), bool(e.truncated[i])
+        return Trajectory(self.agents[e.agent[i]], episode, self.obs[steps], self.action[steps], *flags, final)
+
+    def summary(self) -> dict[str, Any]:
+        """Agents, episodes, lengths, actions, coverage and duplicates as plain numbers; see `psiphi.demos.summary`."""
+        from psiphi.demos.summary import summary
+
+        return summary(self)
+
+    def validate(self) -> "list[Problem]":
+        """What a person should know before anybody learns from them; see `psiphi.demos.validate`. Errors were found at the door."""
+        from psiphi.demos.validate import validate
+
+        return validate(self)
+
+    # --- Parts and unions ------------------------------------------------------------------------------------------------
+
+    def split(self, held_out: float = 0.1, seed: int = 0) -> tuple["Demonstrations", "Demonstrations"]:
+        """Two parts that share no episode: the rest, and `held_out` of each agent's episodes, drawn by `seed`.
+
+        Both parts know all agents, in the same order. Who has two episodes or more is in both parts, who has one only in the first.
+        """
+        if not 0 < held_out < 1:
+            raise UserError(f"held_out is {held_out}, but expected was a share between 0 and 1.")
+        rng = np.random.default_rng(seed)
+        held = np.zeros(self.num_episodes, bool)
+        for k in range(len(self.agents)):
+            mine = np.flatnonzero(self.episodes.agent == k)
+            share = min(max(round(held_out * len(mine)), 1), len(mine) - 1)
+            held[rng.permutation(mine)[: max(share, 0)]] = True
+        return self._chosen(~held), self._chosen(held)
+
+    def filter(
+        self,
+        *,
+        agents: Collection[AgentId] | None = None,
+        min_steps: int = 1,
+        max_steps: int | None = None,
+        where: Callable[[Trajectory], bool] | None = None,
+    ) -> "Demonstrations":
+        """Only the episodes of these agents, of such a length, and for which `where` is true. Agents who are not named are forgotten."""
+        wanted = list(self.agents if agents is None else dict.fromkeys(agents))
+        unknown = [agent for agent in wanted if agent not in self.agents]
+        if unknown:
+            raise UserError(f"There is no agent {unknown[0]!r}; the agents are {', '.join(map(repr, self.agents))}.")
+        index = {self.agents.index(agent): new for new, agent in enumerate(wanted)}
+        chosen = np.isin(self.episodes.agent, list(index)) & (self.lengths >= min_steps)
+        if max_steps is not None:
+            chosen &= self.lengths <= max_steps
+        if where is not None:
+            chosen &= np.array([bool(chosen[i]) and bool(where(self.trajectory(i))) for i in range(self.num_episodes)], bool)
+        part = self._chosen(chosen)
+        renamed = np.array([index[k] for k in part.episodes.agent.tolist()], np.int32)
+        return dataclasses.replace(part, agents=tuple(wanted), episodes=part.episodes._replace(agent=renamed))
+
+    def merge(self, *others: "Demonstrations") -> "Demonstrations":
+        """These and the others'. The same id is the same agent; if an agent would have two episodes of one name, all are numbered anew."""
+        every = [self, *others]
+        for other in others:
+            if (other.obs.shape[1:], other.obs.dtype) != (self.obs.shape[1:], self.obs.dtype):
+                found, expected = (f"{part.obs.dtype}{list(part.obs.shape[1:])}" for part in (other, self))
+                raise UserError(f"Demonstrations with observations {found} cannot be merged with ones of {expected}.")
+        agents = tuple(dict.fromkeys(agent for part in every for agent in part.agents))
+        place = {agent: k for k, agent in enumerate(agents)}
+        table = [np.array([place[agent] for agent in part.agents], np.int32) for part in every]
+        who = np.concatenate([index[part.episodes.agent] for index, part in zip(table, every, strict=True)])
+        ids = _merged_ids(who, [part.episodes.id for part in every])
+        start = np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in every]))])
+        joined = [np.concatenate(columns) for columns in zip(*(part.episodes[3:] for part in every), strict=True)]
+        return Demonstrations(
+            obs=np.concatenate([part.obs for part in every]),
+            action=np.concatenate([part.action for part in every]),
+            agents=agents,
+            episodes=Episodes(start, who, ids, *joined),
+            num_actions=max(part.num_actions for part in every),
+            names=self.names,
+            notes=tuple(dict.fromkeys(note for part in every for note in part.notes)),
+        )
+
+    def _chosen(self, chosen: np.ndarray) -> "Demonstrations":
+        """Only some episodes; all agents stay known."""
+        steps = np.repeat(chosen, self.lengths)
+        start = np.concatenate([[0], np.cumsum(self.lengths[chosen])])
+        episodes = Episodes(start, *(column[chosen] for column in self.episodes[1:]))
+        return dataclasses.replace(self, obs=self.obs[steps], action=self.action[steps], episodes=episodes)
+
+
+def flattened(obs: np.ndarray) -> np.ndarray:
+    """Observations as rows of numbers; there may be none."""
+    return obs.reshape(len(obs), math.prod(obs.shape[1:]))
+
+
+def _merged_ids(who: np.ndarray, ids: list[np.ndarray]) -> np.ndarray:
+    """The names of merged episodes: as they were, unless they differ in kind or an agent would have one of them twice."""
+    same_kind = len({part.dtype == np.int64 for part in ids if len(part)}) < 2
+    together = np.concatenate([part for part in ids if len(part)] or ids)
+    if same_kind and len(set(zip(who.tolist(), together.tolist(), strict=True))) == len(who):
+        return together
+    fresh = np.zeros(len(who), np.int64)
+    for k in np.unique(who):
+        fresh[who == k] = np.arange((who == k).sum())
+    return fresh
+
+
+def _ranges(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """All numbers of all ranges, one range after the other."""
+    length = end - start
+    return np.repeat(start - (np.cumsum(length) - length), length) + np.arange(length.sum())
+
+
+def _like(flags: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """Flags of rows, to be broadcast over the rest of the axes."""
+    return flags.reshape(-1, *[1] * (array.ndim - 1))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

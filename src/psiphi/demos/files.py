@@ -1,0 +1,158 @@
+"""Which format a file has, and what all formats share: whole files or none, no surprise in size, and one sentence for what is missing."""
+
+import contextlib
+import importlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psiphi.demos.columns import Columns
+from psiphi.demos.demonstrations import Demonstrations
+from psiphi.demos.rows import CHUNK, Rows
+from psiphi.errors import UserError
+
+FORMATS = {".parquet": "parquet_file", ".pq": "parquet_file", ".csv": "csv_file", ".tsv": "csv_file", ".npz": "npz_file"}
+"""The module for each ending; each has `read(path, columns, progress) -> Rows` and `write(demos, path, progress)`."""
+
+
+def read(path: Path, columns: Columns, *, progress: bool = False) -> Demonstrations:
+    """Demonstrations from a file, or all that is wrong with it."""
+    from psiphi.demos import validate
+
+    return validate.checked(read_rows(path, columns, progress=progress))
+
+
+def read_rows(path: Path, columns: Columns, *, progress: bool = False) -> Rows:
+    """What is in a file, nothing believed yet."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist; expected was a .parquet, .csv or .npz file or the directory of a Minari dataset.")
+    try:
+        return _format(path).read(path, columns, progress)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or next(iter(str(error).splitlines()), 'unknown reason')}.") from error
+    except MemoryError as error:
+        raise UserError(f"{path} does not fit into memory.") from error
+
+
+def write(demos: Demonstrations, path: Path, *, progress: bool = False) -> None:
+    """Write demonstrations in the format that the name says; a file that was there stays whole until the new one is."""
+    try:
+        _format(path).write(demos, path, progress)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def check_name(path: Path) -> None:
+    """Whether something can be written there, as far as the name tells: asked before work is done that would be lost."""
+    _format(path)
+
+
+def _format(path: Path) -> Any:
+    """The module for a path: by its ending, or Minari's for a directory, an HDF5 file or a name such as drivers-v0."""
+    name = FORMATS.get(path.suffix.lower())
+    if name is None and (path.is_dir() or path.suffix in (".hdf5", ".h5") or re.search(r"-v\d+$", path.name)):
+        name = "minari_dataset"
+    if name is None:
+        raise UserError(f"{path.name!r} says no format; expected was .parquet, .csv, .npz, or a Minari dataset such as drivers-v0.")
+    return importlib.import_module(f"psiphi.demos.{name}")
+
+
+def extra(module: str, name: str, purpose: str) -> Any:
+    """An optional dependency, or one sentence that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise UserError(f"{purpose} needs {package}, which is not installed; pip install 'psiphi[{name}]' brings it.") from error
+
+
+def check_room(file: Path, size: int) -> None:
+    """Refuse what cannot fit into this machine before asking for the memory: a small file may claim to hold anything."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return
+    if size > memory:
+        found, expected = (f"{number / 2**30:,.1f} GiB" for number in (size, memory))
+        raise UserError(f"{file} claims to hold {found}, more than the {expected} of memory of this machine.")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A draft to write, a file or a directory, that takes the place of `path` when the block ends well and vanishes when not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield draft
+        if draft.is_dir():
+            _replace_directory(draft, path)
+        else:
+            with open(draft, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft)
+        draft.unlink(missing_ok=True)
+
+
+def _replace_directory(draft: Path, path: Path) -> None:
+    """A directory cannot take another's place in one step: the old one is renamed away first and removed last."""
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.exists():
+        os.rename(path, old)
+    try:
+        os.rename(draft, path)
+    except BaseException:
+        if old.exists():
+            os.rename(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+class Block(NamedTuple):
+    """Some whole episodes as rows of a table, a last observation being a row without an action."""
+
+    agent: np.ndarray
+    """int32[n]: index into `Demonstrations.agents`."""
+    episode: np.ndarray
+    """[n]: names."""
+    t: np.ndarray
+    obs: np.ndarray
+    action: np.ndarray
+    has_action: np.ndarray
+    """bool[n]: false where `action` means nothing."""
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+def blocks(demos: Demonstrations) -> Iterator[Block]:
+    """All episodes, about `CHUNK` rows at a time."""
+    e = demos.episodes
+    room = np.cumsum(demos.lengths + e.has_final) // CHUNK
+    for group in np.split(np.arange(demos.num_episodes), np.flatnonzero(np.diff(room)) + 1):
+        if len(group):
+            yield _block(demos, group)
+
+
+def _block(demos: Demonstrations, group: np.ndarray) -> Block:
+    e = demos.episodes
+    steps = slice(e.start[group[0]], e.start[group[-1] + 1])
+    length = demos.lengths[group] + e.has_final[group]
+    end = np.cumsum(length)
+    has_action = np.ones(end[-1], bool)
+    has_action[end[e.has_final[group]] - 1] = False
+    last = end - 1 - e.has_final[group]
+    obs = np.empty((end[-1], *demos.obs.shape[1:]), demos.obs.dtype)
+    obs[has_action], obs[~has_action] = demos.obs[steps], e.final_obs[group][e.has_final[group]]
+    action = np.zeros(end[-1], np.int32)
+    action[has_action] = demos.action[steps]
+    flags = [np.zeros(end[-1], bool), np.zeros(end[-1], bool)]
+    flags[0][last], flags[1][last] = e.terminated[group], e.truncated[group]
+    t = np.arange(end[-1]) - np.repeat(end - length, length)
+    return Block(np.repeat(e.agent[group], length), np.repeat(e.id[group], length), t, obs, action, has_action, *flags)
