@@ -20,6 +20,7 @@ import psiphi
 from psiphi import checkpoint, cli
 from psiphi.agents import itd
 from psiphi.agents import psiphi as psiphi_agent
+from psiphi.arguments import parsed
 from psiphi.errors import UserError
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments import demo, models, paper, train
@@ -144,7 +145,7 @@ def test_an_interrupted_command_says_so_and_exits_by_convention(signum):
 def flags(*arguments: str):
     algorithm, *rest = arguments
     default = train.defaults(algorithm, cli._given(rest, "--preset", "default"), cli._given(rest, "--env", "coingrid"))  # type: ignore[arg-type]
-    return cli.parsed(type(default), rest, "psiphi train", default=default)
+    return parsed(type(default), rest, "psiphi train", default=default)
 
 
 def test_flags_start_from_the_preset_and_the_environment():
@@ -168,7 +169,7 @@ def test_every_field_of_the_settings_is_a_flag(capsys):
 
 def test_a_task_may_begin_with_a_minus():
     for given in (["--task", "-R+G"], ["--task=-R+G"]):
-        assert cli.parsed(cli.Adapt, ["model", *given], "psiphi adapt").task == "-R+G"
+        assert parsed(cli.Adapt, ["model", *given], "psiphi adapt").task == "-R+G"
     assert models.task("1,-1,0") == (1.0, -1.0, 0.0) == models.task("R-G")
 
 
