@@ -81,7 +81,7 @@ class Adapted:
     """How it imitated before."""
     inside: sqil.SQILConfig
     """How it learns in the task: in one environment, whose reward it now sees."""
-    updates_per_step: int = 4
+    updates_per_step: int = 1
     """Updates for each step in the task."""
     repetitions: int = 4
     """How often to start over in each task."""
