@@ -9,8 +9,8 @@ The contenders drive the same traffic with the same frequencies and random low-l
 - default: highway-v0 as it comes, 50 others, 15 sub-steps per second, one action per second; ours with the same numbers.
 - roundabout: roundabout-v0's cars, 15 sub-steps and five actions per second.
 
-Ours is stepped as the library does it, many environments in one compiled scan; "with demonstrations" also keeps the step's demonstrations, which
-highway-env has not. Steps per CPU-second divide by the CPU time of all threads. Needs highway-env.
+Ours is stepped as the library does it, many environments in one compiled scan; "with demonstrations" also keeps the step's
+demonstrations, which highway-env has not. Steps per CPU-second divide by the CPU time of all threads. Needs highway-env.
 """
 
 import argparse
@@ -41,7 +41,7 @@ KINEMATICS = {"type": "Kinematics", "features": ["x", "y", "vx", "vy"], "see_beh
 
 
 def measure(runs: dict[str, Callable[[], int]], seconds: float, rounds: int = 3) -> dict[str, float]:
-    """Steps per CPU-second of functions which answer how many steps they took; they take turns, so that a busy moment hits them all alike."""
+    """Steps per CPU-second of functions which answer how many steps they took; they take turns, so that a busy moment hits all alike."""
     spent = {name: np.zeros(2) for name in runs}
     for run in runs.values():
         run()  # warm up, compile
@@ -109,11 +109,10 @@ def contenders(num_envs: int) -> dict[str, dict[str, Callable[[], int]]]:
     fast = replace(highway.like_highway_env(cars=21), simulation_frequency=5, policy_frequency=5, max_steps=100)
     default = highway.like_highway_env(cars=51)
     circle = roundabout.like_highway_env()
+    five_hertz = {"vehicles_count": 20, "simulation_frequency": 5, "policy_frequency": 5, "duration": 20}
     return {
         "20 cars, 5 Hz": {
-            "highway-env": theirs(
-                "highway-v0", {"vehicles_count": 20, "simulation_frequency": 5, "policy_frequency": 5, "duration": 20}, 5
-            ),
+            "highway-env": theirs("highway-v0", five_hertz, 5),
             "psiphi": ours(highway.make(fast), num_envs, fast.max_steps),
             "psiphi, with demonstrations": ours(highway.make(fast), num_envs, fast.max_steps, demonstrations=True),
         },

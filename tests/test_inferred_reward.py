@@ -33,7 +33,7 @@ def test_it_pays_what_the_model_says_for_the_step_and_tells_the_truth_beside_it(
     for action in (2, 0, 2, 1, 2):
         expected = functions.rewards(model, jnp.asarray(obs)[None], jnp.array([action]))[0, 1]
         obs, reward, *_, info = env.step(action)
-        np.testing.assert_allclose(reward, expected, rtol=1e-5)
+        np.testing.assert_allclose(float(reward), expected, rtol=1e-5)
         assert info["true_reward"] == plain.step(action)[1]
 
 

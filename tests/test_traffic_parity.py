@@ -54,7 +54,7 @@ def cars_of(env: Any, road: Road) -> Cars:
     """Positions to flags; a car without a target lane (the ego) is given the lane it is on."""
     cars = env.road.vehicles
 
-    def column(get, dtype=np.float64) -> jax.Array:
+    def column(get, dtype: type = np.float64) -> jax.Array:
         return jnp.asarray(np.array([get(car) for car in cars], dtype))
 
     return Cars(
@@ -165,7 +165,7 @@ def highway(seed: int, cars: int, density: float, preferences: bool) -> Any:
     ).unwrapped
     env.reset(seed=seed)
     rng = np.random.default_rng(seed)
-    for car in env.road.vehicles[1:] if preferences else []:
+    for car in env.road.vehicles[1:] if preferences else []:  # pyright: ignore[reportAttributeAccessIssue]
         car.route = [("0", "1", int(rng.integers(4)))]
         car.target_speed = float(rng.uniform(18, 32))
         car.TIME_WANTED = float(rng.uniform(0.8, 2.0))
@@ -264,7 +264,7 @@ def test_observations_are_highway_envs(world, cars, any_action_is_fine):
     kinematics = {"type": "Kinematics", "vehicles_count": 5, "features": ["x", "y", "vx", "vy"], "normalize": False}
     observer = observation_factory(env, {**kinematics, "absolute": False, "see_behind": True})
     observer.observer_vehicle = env.vehicle
-    ego = jnp.zeros(1, jnp.int32)
+    ego = jnp.zeros(1, np.int32)
     for _ in range(5):
         now = cars_of(env, road)
         others, seen = observe.nearest(road, now, ego, 4, "along")
