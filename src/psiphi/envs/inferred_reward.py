@@ -4,6 +4,7 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from psiphi import model as models
@@ -12,15 +13,16 @@ from psiphi.model import Model
 
 
 @jax.jit
-def _rewards(model: Model, obs: np.ndarray, action: np.ndarray) -> jax.Array:
-    return models.rewards(model, obs, action)[0]  # pyright: ignore[reportArgumentType]
+def _rewards(model: Model, obs: jax.Array | np.ndarray, action: jax.Array | np.ndarray) -> jax.Array:
+    return models.rewards(model, jnp.asarray(obs), jnp.asarray(action))[0]
 
 
-class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Pays phi(s, a).w_k, what the model says demonstrator k is paid, in units of reward; the true one is ``info["true_reward"]``."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], model: Model, demonstrator: int):
-        super().__init__(env)
+        gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, model=model, demonstrator=demonstrator)
+        gymnasium.Wrapper.__init__(self, env)
         known = model.units.shape[0]
         if not 0 <= demonstrator < known:
             raise UserError(f"The model knows demonstrators 0 to {known - 1}, but the reward of {demonstrator} is asked for.")
@@ -28,8 +30,8 @@ class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.model, self.demonstrator = model, demonstrator
         self._obs: Any = None
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        self._obs, info = self.env.reset(**options)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._obs, info = self.env.reset(seed=seed, options=options)
         return self._obs, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
