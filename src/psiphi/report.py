@@ -524,7 +524,8 @@ def _html_table(columns: Sequence[str], rows: Sequence[str], numbers: Sequence[S
 
 def _save(drawing: Drawing, path: Path) -> None:
     data = io.BytesIO()
-    drawing.savefig(data, format="png", facecolor="white")
+    # Without a date, the same cells make the same file.
+    drawing.savefig(data, format=path.suffix[1:], facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(drawing)
     _write(path, data.getvalue())
 
