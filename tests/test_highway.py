@@ -103,12 +103,13 @@ def test_the_reward_by_hand():
     cars = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), random_episodes()[0].cars)
     alone = cars._replace(x=cars.x.at[1:].add(1000.0), speed=cars.speed.at[0].set(25.0), y=cars.y.at[0].set(9.0))
     alone = alone._replace(lane=alone.lane.at[0].set(2))
-    assert float(highway.reward(CONFIG, ROAD, alone, jnp.array(False))) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
-    assert float(highway.reward(CONFIG, ROAD, alone, jnp.array(True))) == pytest.approx(0.5 - 5)
+    reward = jax.jit(lambda cars, failed: highway.reward(CONFIG, ROAD, cars, failed))
+    assert float(reward(alone, False)) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
+    assert float(reward(alone, True)) == pytest.approx(0.5 - 5)
     # 0.5 s of the wanted 1 s at 25 m/s: 12.5 m between bumpers, 17.5 m between the middles
     for distance, cost in [(17.4, 0.3), (17.6, 0.0)]:
         close = alone._replace(x=alone.x.at[1].set(alone.x[0] + distance), y=alone.y.at[1].set(8.0))
-        assert float(highway.reward(CONFIG, ROAD, close, jnp.array(False))) == pytest.approx(0.5 - cost)
+        assert float(reward(close, False)) == pytest.approx(0.5 - cost)
 
 
 def test_the_ego_never_drives_backwards():
@@ -177,7 +178,7 @@ def test_demonstrations_fill_the_rings_of_their_demonstrators():
     flat = jax.tree.map(lambda x: jnp.asarray(x[0, :20].reshape(-1, *x.shape[3:])), steps.extras["demonstration"])
     kinds = highway.num_demonstrators(CONFIG)
     empty = Demos(jax.tree.map(lambda x: jnp.zeros((kinds, 200, *x.shape[1:]), x.dtype), flat), jnp.zeros(kinds, jnp.int32))
-    demos, seen = replay.add_demonstrations(empty, jnp.asarray(agent), flat, jnp.zeros(kinds, jnp.int32))
+    demos, seen = jax.jit(replay.add_demonstrations)(empty, jnp.asarray(agent), flat, jnp.zeros(kinds, jnp.int32))
     assert seen.tolist() == [(agent == k).sum() for k in range(kinds)] == demos.count.tolist()
 
 

@@ -242,7 +242,7 @@ def test_lanes_are_where_highway_env_has_them(any_action_is_fine):
     theirs = roundabout(0).road.network.lanes_list()
     points = np.random.default_rng(0).uniform(-120, 120, (100, 2))
     expected = np.array([[one.local_coordinates(p) for one in theirs] for p in points])
-    s, lateral = lanes.local(ROUNDABOUT.lanes, jnp.asarray(points[:, 0]), jnp.asarray(points[:, 1]))
+    s, lateral = jax.jit(lambda x, y: lanes.local(ROUNDABOUT.lanes, x, y))(*jnp.asarray(points.T))
     np.testing.assert_allclose(np.stack([s, lateral], axis=-1), expected, atol=1e-9)
     np.testing.assert_allclose(ROUNDABOUT.lanes.length, [one.length for one in theirs], atol=1e-9)
 
@@ -264,12 +264,16 @@ def test_observations_are_highway_envs(world, cars, any_action_is_fine):
     kinematics = {"type": "Kinematics", "vehicles_count": 5, "features": ["x", "y", "vx", "vy"], "normalize": False}
     observer = observation_factory(env, {**kinematics, "absolute": False, "see_behind": True})
     observer.observer_vehicle = env.vehicle
-    ego = jnp.zeros(1, np.int32)
+
+    @jax.jit
+    def see(cars):
+        ego = jnp.zeros(1, np.int32)
+        others, seen = observe.nearest(road, cars, ego, 4, "along")
+        return observe.kinematics(cars, ego, others)[0], seen[0]
+
     for _ in range(5):
-        now = cars_of(env, road)
-        others, seen = observe.nearest(road, now, ego, 4, "along")
-        ours = np.array(observe.kinematics(now, ego, others))[0]
-        ours[1:][~np.asarray(seen[0])] = 0  # highway-env's way to show nobody
+        shown, seen = see(cars_of(env, road))
+        ours = np.where(np.append(True, seen)[:, None], shown, 0)  # zeros are highway-env's way to show nobody
         np.testing.assert_allclose(ours, observer.observe(), rtol=1e-6, atol=1e-6)
         for _ in range(10):
             env._simulate(np.array([0.1, 0.01]))

@@ -219,12 +219,14 @@ def demonstrators() -> str:
 def render(out: Path) -> str:
     every = cells.read(out)
     rows = [line for method, world in names()["all"] if (line := row(method, world, every))]
-    versions = {name: value for cell in every for name, value in cell["versions"].items() if name not in ("python", "platform", "threads")}
+    versions: dict[str, set[str]] = {}
+    for name, value in (pair for cell in every for pair in cell["versions"].items() if pair[0] not in ("platform", "threads")):
+        versions.setdefault(name, set()).add(value)
     return TEXT.format(
         episodes=settings.EVALUATION_EPISODES,
         rows="\n".join(rows),
         demonstrators=demonstrators(),
-        versions=", ".join(f"{name} {value}" for name, value in sorted(versions.items())),
+        versions=", ".join(f"{name} {' and '.join(sorted(values))}" for name, values in sorted(versions.items())),
     )
 
 

@@ -6,6 +6,7 @@ A road never changes, so its lanes are host arrays that become constants of the 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -107,19 +108,38 @@ def _may_be(column: Array | np.ndarray | np.generic) -> bool:
     return isinstance(column, Array) or bool(np.any(column))
 
 
+def _where(mask: np.ndarray, part: Float[Array, "n p"]) -> Float[Array, "n m"]:
+    """What was computed for some lanes only, in its place among all of them, 0 elsewhere."""
+    nothing = jnp.zeros_like(part[:, :1])
+    return jnp.concatenate([part, nothing], axis=1)[:, np.where(mask, np.cumsum(mask) - 1, part.shape[1])]
+
+
 def local(lanes: Lanes, x: Float[Array, "n"], y: Float[Array, "n"]) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
     """Distance along and across (positive: to the right) every lane, of every point."""
     dx, dy = x[:, None] - lanes.x, y[:, None] - lanes.y
     s = dx * lanes.cos + dy * lanes.sin
     lateral = dy * lanes.cos - dx * lanes.sin
-    if _may_be(lanes.amplitude):
-        lateral = lateral - lanes.amplitude * jnp.sin(lanes.pulsation * s + lanes.phase)
-    if not _may_be(lanes.circular):
+    winds, bends = lanes.amplitude != 0, lanes.circular
+    if winds.any():
+        wave = lanes.amplitude[winds] * jnp.sin(lanes.pulsation[winds] * s[:, winds] + lanes.phase[winds])
+        lateral = lateral - _where(winds, wave)
+    if not bends.any():
         return s, lateral
-    angle = wrap(jnp.arctan2(dy, dx) - lanes.start_phase)
-    around = lanes.turn * angle * lanes.radius
+    if len(np.unique(np.stack([lanes.x[bends], lanes.y[bends]]), axis=1).T) == 1:  # one centre: its angles are dear, and the same for all
+        dx, dy = (x - lanes.x[bends][0])[:, None], (y - lanes.y[bends][0])[:, None]
+    around = lanes.turn * wrap(jnp.arctan2(dy, dx) - lanes.start_phase) * lanes.radius
     off = lanes.turn * (lanes.radius - jnp.sqrt(dx * dx + dy * dy))
-    return jnp.where(lanes.circular, around, s), jnp.where(lanes.circular, off, lateral)
+    return jnp.where(bends, around, s), jnp.where(bends, off, lateral)
+
+
+def headings(lanes: Lanes, s: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """The direction of every lane at a distance along each, for each of n cars."""
+    winds, bends = lanes.amplitude != 0, lanes.circular
+    heading = jnp.broadcast_to(lanes.heading, s.shape)
+    if winds.any():
+        part = jax.tree.map(lambda column: column[winds], lanes)
+        heading = heading + _where(winds, heading_at(part, s[:, winds]) - part.heading)
+    return jnp.where(bends, _tangent(lanes, s), heading) if bends.any() else heading
 
 
 def heading_at(lanes: Lanes, s: Array) -> Array:
@@ -129,8 +149,11 @@ def heading_at(lanes: Lanes, s: Array) -> Array:
         heading = heading + jnp.arctan(lanes.amplitude * lanes.pulsation * jnp.cos(lanes.pulsation * s + lanes.phase))
     if not _may_be(lanes.circular):
         return jnp.broadcast_to(jnp.asarray(heading, s.dtype), jnp.broadcast_shapes(np.shape(heading), s.shape))
-    tangent = lanes.turn * s / lanes.radius + lanes.start_phase + jnp.pi / 2 * lanes.turn
-    return jnp.where(lanes.circular, tangent, heading)
+    return jnp.where(lanes.circular, _tangent(lanes, s), heading)
+
+
+def _tangent(lanes: Lanes, s: Array) -> Array:
+    return lanes.turn * s / lanes.radius + lanes.start_phase + jnp.pi / 2 * lanes.turn
 
 
 def position(lanes: Lanes, s: Array, lateral: Array | float = 0.0) -> tuple[Array, Array]:
@@ -150,7 +173,7 @@ def distance(lanes: Lanes, s: Float[Array, "n m"], lateral: Float[Array, "n m"])
 
 def closest(lanes: Lanes, s: Float[Array, "n m"], lateral: Float[Array, "n m"], heading: Float[Array, "n"]) -> Int[Array, "n"]:
     """The lane each car is on: the nearest, where a radian of heading counts as a metre."""
-    turned = jnp.abs(wrap(heading[:, None] - heading_at(lanes, s)))
+    turned = jnp.abs(wrap(heading[:, None] - headings(lanes, s)))
     return jnp.argmin(distance(lanes, s, lateral) + turned, axis=1).astype(jnp.int32)
 
 
