@@ -73,7 +73,12 @@ def train_gail(name: str, task: str, s: settings.Settings, seed: int) -> tuple[A
     env, d = vector(name, task, s["num_envs"]), s["discriminator"]
     env.seed(seed)
     net = BasicRewardNet(env.observation_space, env.action_space, hid_sizes=d["hidden"], normalize_input_layer=RunningNorm)
-    generator = PPO("MlpPolicy", env, seed=seed, device="cpu", **sb3.ppo_arguments(s))
+    generator = PPO("MlpPolicy", env, seed=seed, device="cpu", **sb3.ppo_arguments(s | {"decay": "constant"}))
+    if s["decay"] == "linear":
+        # GAIL calls `learn` anew in every round, at whose end a schedule of stable-baselines3's reads 0: it would never learn anything.
+        generator.lr_schedule = lambda _: (
+            s["learning_rate"] * max(0.0, 1 - (generator.num_timesteps - s["num_envs"] * s["rollout"]) / s["steps"])
+        )
     agent = GAIL(
         demonstrations=trajectories(name), demo_batch_size=d["batch"], n_disc_updates_per_round=d["updates"], venv=env, gen_algo=generator,
         reward_net=net, disc_opt_kwargs={"lr": d["learning_rate"]}, allow_variable_horizon=True, custom_logger=quiet(),

@@ -69,10 +69,11 @@ GAIL: dict[str, Settings] = {
         **PPO["CartPole-v1"], "rollout": 128, "minibatch": 64, "epochs": 5, "gamma": 0.95, "learning_rate": 4e-4, "decay": "constant",
         "clip_ratio_decays": False, "discriminator": _DISCRIMINATOR,
     },
-    "CoinGrid": {**PPO["CoinGrid"], "discriminator": _DISCRIMINATOR},
+    "CoinGrid": {**PPO["CoinGrid"], "gamma": 0.5, "discriminator": _DISCRIMINATOR},
 }  # fmt: skip
 """GAIL is PPO on other rewards; on CartPole its generator is the one of imitation's own example, with shorter rollouts. `updates` of the
-discriminator are per rollout, `batch` counts demonstrated steps, and of the generator's there are as many."""
+discriminator are per rollout, `batch` counts demonstrated steps, and of the generator's there are as many. On CoinGrid the smaller gamma
+was better for both sides (seed 0: imitation 1.02 instead of 0.80 with PPO's 0.9)."""
 
 METHODS: dict[str, dict[str, Settings]] = {"dqn": DQN, "ppo": PPO, "bc": BC, "sqil": SQIL, "gail": GAIL}
 
