@@ -32,7 +32,7 @@ Measured = Iterator[tuple[Figure, float, Any]]
 JUDGED = 512
 """Episodes on which a trained policy is judged."""
 
-CURVE_STEPS, EVALUATE_EVERY, RANDOM_STEPS = 16_384, 512, 512
+CURVE_STEPS, EVALUATE_EVERY, RANDOM_STEPS = 8_192, 256, 512
 """Environment steps of a learning curve, between two of its points, and at its start, before the first update."""
 
 
@@ -55,8 +55,10 @@ class Online:
     """The world, the demonstrators and the learner."""
     steps: int = CURVE_STEPS
     """Environment steps, random ones at the start included."""
-    study: int = 500
-    """Updates after the random steps and before the first step of its own: what demonstrations teach needs no steps."""
+    updates_per_rollout: int = 2
+    """Updates for each step of all environments side by side: as many as the DQN it is compared with."""
+    study: int = 250
+    """Rounds of updates after the random steps and before the first step of its own: what demonstrations teach needs no steps."""
     evaluate_every: int = EVALUATE_EVERY
     """Environment steps between two evaluations."""
     evaluate_episodes: int = 128
@@ -90,7 +92,16 @@ class Adapted:
 def online_setting(task: str, steps: int) -> Online:
     """PsiPhi-learning on a task; the schedules are as long as the run."""
     online = Online(experiment.Setting(ego_task=models.task(task), ego=psiphi.PsiPhiConfig(), prefill_steps=RANDOM_STEPS), steps=steps)
-    return dataclasses.replace(online, setting=models.changed(online.setting, {"itd.updates": _iterations(online)}))
+    return dataclasses.replace(online, setting=models.changed(online.setting, schedules(online)))
+
+
+def schedules(online: Online) -> dict[str, float]:
+    """The rate falls over all updates; the sparse prior is whole when the study ends, so that phi means rewards from the first step on.
+
+    It is weaker than ITD's: the ego's rewards ground phi too, and what the ego avoids is rare in its steps: the prior would forget it.
+    """
+    whole = online.study / _iterations(online)
+    return {"itd.updates": _iterations(online) * online.updates_per_rollout, "itd.sparsity_ramp": whole, "itd.sparsity": 0.2}
 
 
 def _iterations(online: Online) -> int:
@@ -265,6 +276,7 @@ def learned_online(online: Online, seed: int) -> tuple[list[int], list[float], i
         iterations=_iterations(online),
         chunk=online.evaluate_every // setting.itd.num_envs,
         num_envs=setting.itd.num_envs,
+        updates_per_rollout=online.updates_per_rollout,
         prefill_steps=setting.prefill_steps,
         study=online.study,
         seed=seed,
