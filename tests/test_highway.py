@@ -233,8 +233,19 @@ def test_parked_cars_stay_where_they_are_and_may_each_be_a_demonstrator():
         ({"ego": Goal((20.0, 20.0))}, "no lane"),
         ({"ego_rank": 21}, "ego_rank is 21"),
         ({"max_steps": 0}, "max_steps is 0"),
+        ({"policy_frequency": -5}, "policy_frequency is -5"),
+        ({"simulation_frequency": -5}, "simulation_frequency is -5"),
+        ({"goals": (dataclasses.replace(goal(25, 1), weight=-1.0),)}, "weight is -1"),
+        ({"goals": (dataclasses.replace(goal(25, 1), weight=0.0),)}, "Every goal's weight is 0"),
+        ({"goals": (goal(25, 1, -1.0),)}, "time_gap is -1"),
+        ({"deficit": (5.0, 1.0)}, "deficit is"),
+        ({"ego_speed": (-1.0, 5.0)}, "ego_speed is"),
+        ({"in_goal_lane": 1.5}, "in_goal_lane is 1.5"),
+        ({"speed_width": 0.0}, "speed_width is 0"),
+        ({"table": ()}, "table of actions is empty"),
     ],
 )
 def test_a_bad_config_gets_one_sentence(change, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         dataclasses.replace(CONFIG, **change)
+    assert "\n" not in str(caught.value)

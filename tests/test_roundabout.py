@@ -152,8 +152,17 @@ def test_many_random_steps_bring_no_nan():
         ({"simulation_frequency": 4}, "simulation_frequency is 4"),
         ({"ego": Arrival("ser", "ses", 1, 50.0)}, "lane 1 from 'ser'"),
         ({"observed": 0}, "observed is 0"),
+        ({"policy_frequency": -5}, "policy_frequency is -5"),
+        ({"exit_weights": (0.0, 0.0)}, "exit_weights are"),
+        ({"exit_weights": (2.0, -1.0)}, "exit_weights are"),
+        ({"ego": Arrival("ser", "ses", 0, 200.0)}, "starts at 200 m from 'ser' to 'ses', but that lane has 127.5 m"),
+        ({"ego": Arrival("ser", "ses", 0, 50.0, -1.0)}, "starts at -1"),
+        ({"ego": Arrival("ser", "ses", 0, 104.0)}, "less than a car's length apart on lane 0 from 'ser'"),
+        ({"speed_deviation": -1.0}, "speed_deviation is -1"),
+        ({"table": ()}, "table of actions is empty"),
     ],
 )
 def test_a_bad_config_gets_one_sentence(change, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         dataclasses.replace(CONFIG, **change)
+    assert "\n" not in str(caught.value)

@@ -65,6 +65,12 @@ def n_step(sequence: Transition, gamma: float) -> Transition:
     return jax.lax.scan(fold, first._replace(discount=gamma * first.discount), rest)[0]
 
 
+def no_demonstrations(spec: EnvSpec, agents: int, room: int) -> Demos:
+    """Empty rings of `room` steps for so many demonstrators, to be filled by `add_demonstrations`."""
+    obs, action = jnp.zeros((agents, room, *spec.obs_shape), spec.obs_dtype), jnp.zeros((agents, room), jnp.int32)
+    return Demos(Demonstration(obs, action, jnp.zeros((agents, room)), obs, action), jnp.zeros(agents, jnp.int32))
+
+
 def sample_demonstrations(demos: Demos, key: Array, batch: int) -> Demonstration:
     """`batch` steps of each demonstrator, ``[K, batch]``, uniform over that demonstrator's own steps.
 

@@ -26,6 +26,8 @@ from psiphi.errors import UserError
 from psiphi.types import Env, EnvSpec, TimeStep
 
 ROAD_LENGTH = 10_000.0
+CLIP = 6.0
+"""No entry of an observation is larger, either way."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +133,34 @@ class HighwayConfig:
 
 
 def _check(config: HighwayConfig) -> None:
-    for name in ("lanes", "cars", "policy_frequency", "max_steps", "observed"):
-        if getattr(config, name) < 1:
-            raise UserError(f"Highway's {name} is {getattr(config, name)}, but expected was at least 1.")
+    for name in ("lanes", "cars", "simulation_frequency", "policy_frequency", "max_steps", "observed"):
+        if not isinstance(getattr(config, name), int) or getattr(config, name) < 1:
+            raise UserError(f"Highway's {name} is {getattr(config, name)}, but expected was a whole number of at least 1.")
     if config.cars <= config.observed:
         raise UserError(f"Highway has {config.cars} cars, but expected was more than the {config.observed} others in an observation.")
-    if config.simulation_frequency < 1 or config.simulation_frequency % config.policy_frequency:
+    if config.simulation_frequency % config.policy_frequency:
         raise UserError(
             f"Highway's simulation_frequency is {config.simulation_frequency}, but expected was a multiple of the policy_frequency, "
             f"{config.policy_frequency}."
         )
+    for name in ("density", "ego_spacing", "speed_width", "lane_width", "max_braking"):
+        if not getattr(config, name) > 0:
+            raise UserError(f"Highway's {name} is {getattr(config, name)}, but expected was a positive number.")
+    if not 0 <= config.in_goal_lane <= 1:
+        raise UserError(f"Highway's in_goal_lane is {config.in_goal_lane}, but expected was a share from 0 to 1.")
+    for name, span in (("deficit", config.deficit), ("ego_speed", config.ego_speed or (0.0, 0.0))):
+        if not 0 <= span[0] <= span[1] <= MAX_SPEED:
+            raise UserError(f"Highway's {name} is {span}, but expected was a range within 0 and {MAX_SPEED:g} m/s.")
+    if not 0 <= config.ego_rank < config.cars:
+        raise UserError(f"Highway's ego_rank is {config.ego_rank}, but expected was a number from 0 to {config.cars - 1}.")
+    if not config.table:
+        raise UserError("Highway's table of actions is empty, but expected was at least one (acceleration, steering).")
+    _check_goals(config)
+    _check_room(config)
+
+
+def _check_goals(config: HighwayConfig) -> None:
+    """What is wanted must be possible on this road."""
     if not config.goals:
         raise UserError("Highway's goals are empty, but expected was at least one goal for the others.")
     for wish in (*config.goals, config.ego):
@@ -148,13 +168,13 @@ def _check(config: HighwayConfig) -> None:
             raise UserError(f"A goal's lane is {wish.lane}, but expected was a lane from 0 to {config.lanes - 1}.")
         if not 0 <= wish.speed[0] <= wish.speed[1] <= MAX_SPEED:
             raise UserError(f"A goal's speed is {wish.speed}, but expected was a range within 0 and {MAX_SPEED:g} m/s.")
+        for name in ("time_gap", "jam_distance", "weight"):
+            if not getattr(wish, name) >= 0:
+                raise UserError(f"A goal's {name} is {getattr(wish, name)}, but expected was a number of at least 0.")
+    if not any(wish.weight for wish in config.goals):
+        raise UserError("Every goal's weight is 0, but expected was a positive one, as each car draws its goal by weight.")
     if config.ego.lane is None:
         raise UserError("The ego's goal has no lane, but expected was one from 0, as its reward measures the distance to it.")
-    if config.density <= 0:
-        raise UserError(f"Highway's density is {config.density}, but expected was a positive number.")
-    if not 0 <= config.ego_rank < config.cars:
-        raise UserError(f"Highway's ego_rank is {config.ego_rank}, but expected was a number from 0 to {config.cars - 1}.")
-    _check_room(config)
 
 
 def _check_room(config: HighwayConfig) -> None:
@@ -323,7 +343,7 @@ def see(config: HighwayConfig, road: Road, cars: Cars, who: Int[Array, "k"]) -> 
     raw = raw.at[:, 0, 0].set(0.0)
     middle = lane.WIDTH * (config.lanes - 1) / 2
     scale = (50.0, 2.0, 10.0, 10.0)
-    return observe.scaled(raw, seen, centre=(0.0, middle, 25.0, 0.0), own=scale, relative=scale, clip=6.0)
+    return observe.scaled(raw, seen, centre=(0.0, middle, 25.0, 0.0), own=scale, relative=scale, clip=CLIP)
 
 
 def expert(config: HighwayConfig, state: State) -> Int[Array, ""]:

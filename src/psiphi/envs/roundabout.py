@@ -18,11 +18,13 @@ from psiphi.envs.traffic import actions, drive, observe, roads
 from psiphi.envs.traffic.control import decide
 from psiphi.envs.traffic.observe import Order
 from psiphi.envs.traffic.roads import NOWHERE, Road
-from psiphi.envs.traffic.vehicles import Cars, Drivers, cars_at, drivers_of, look, own
+from psiphi.envs.traffic.vehicles import LENGTH, MAX_SPEED, Cars, Drivers, cars_at, drivers_of, look, own
 from psiphi.errors import UserError
 from psiphi.types import Env, EnvSpec, TimeStep
 
 ROAD = roads.roundabout()
+CLIP = 10.0
+"""No entry of an observation is larger, either way."""
 EXITS = ("exr", "nxr", "wxr", "sxr")
 """The ends of the exit roads, in the order in which a car from the south passes them."""
 
@@ -115,10 +117,10 @@ class RoundaboutConfig:
 
 
 def _check(config: RoundaboutConfig) -> None:
-    for name in ("policy_frequency", "max_steps", "observed"):
-        if getattr(config, name) < 1:
-            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, but expected was at least 1.")
-    if config.simulation_frequency < 1 or config.simulation_frequency % config.policy_frequency:
+    for name in ("simulation_frequency", "policy_frequency", "max_steps", "observed"):
+        if not isinstance(getattr(config, name), int) or getattr(config, name) < 1:
+            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, but expected was a whole number of at least 1.")
+    if config.simulation_frequency % config.policy_frequency:
         raise UserError(
             f"Roundabout's simulation_frequency is {config.simulation_frequency}, but expected was a multiple of the policy_frequency, "
             f"{config.policy_frequency}."
@@ -130,10 +132,36 @@ def _check(config: RoundaboutConfig) -> None:
             raise UserError(f"Roundabout's exit is {place!r}, but expected was one of {', '.join(EXITS)}.")
     if not config.exits or len(config.exits) != len(config.exit_weights):
         raise UserError(f"Roundabout has {len(config.exits)} exits with {len(config.exit_weights)} weights, but expected was one for each.")
+    if min(config.exit_weights) < 0 or not any(config.exit_weights):
+        raise UserError(
+            f"Roundabout's exit_weights are {config.exit_weights}, but expected were numbers of at least 0, some of them positive."
+        )
+    for name in ("place_deviation", "speed_deviation"):
+        if not getattr(config, name) >= 0:
+            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, but expected was a number of at least 0.")
+    if not config.table:
+        raise UserError("Roundabout's table of actions is empty, but expected was at least one (acceleration, steering).")
+    _check_arrivals(config)
+
+
+def _check_arrivals(config: RoundaboutConfig) -> None:
+    """Everybody must start on a lane, and not inside of somebody else."""
+    there: list[tuple[tuple[str, str, int], float]] = []
     for arrival in (*config.others, config.ego):
         edge = (arrival.start, arrival.end)
         if edge not in ROAD.names or not 0 <= arrival.rank < ROAD.count[ROAD.names.index(edge)]:
             raise UserError(f"A car starts on lane {arrival.rank} from {arrival.start!r} to {arrival.end!r}, which the roundabout has not.")
+        length = float(ROAD.lanes.length[ROAD.lane_of(*edge, arrival.rank)])
+        if not 0 <= arrival.s <= length:
+            raise UserError(f"A car starts at {arrival.s:g} m from {arrival.start!r} to {arrival.end!r}, but that lane has {length:.1f} m.")
+        if not 0 <= arrival.speed <= MAX_SPEED:
+            raise UserError(f"A car starts at {arrival.speed} m/s, but expected was a speed from 0 to {MAX_SPEED:g}.")
+        lane = (*edge, arrival.rank)
+        if any(lane == other and abs(arrival.s - s) < LENGTH for other, s in there):
+            raise UserError(
+                f"Two cars start less than a car's length apart on lane {arrival.rank} from {arrival.start!r} to {arrival.end!r}."
+            )
+        there.append((lane, arrival.s))
 
 
 def like_highway_env() -> RoundaboutConfig:
@@ -246,7 +274,7 @@ def see(config: RoundaboutConfig, cars: Cars, who: Int[Array, "k"]) -> Float[Arr
     others, seen = observe.nearest(ROAD, cars, who, config.observed, config.order)
     raw = observe.kinematics(cars, who, others)
     scale = (10.0, 10.0, 10.0, 10.0)
-    return observe.scaled(raw, seen, centre=(0.0, 0.0, 0.0, 0.0), own=scale, relative=scale, clip=10.0)
+    return observe.scaled(raw, seen, centre=(0.0, 0.0, 0.0, 0.0), own=scale, relative=scale, clip=CLIP)
 
 
 def expert(config: RoundaboutConfig, state: State) -> Int[Array, ""]:

@@ -24,10 +24,13 @@ from psiphi.errors import UserError
 from psiphi.loops import runs
 from psiphi.loops.evaluate import Policy
 from psiphi.progress import Silent, shown
-from psiphi.types import Agent, Demos, Env, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, Env, Metrics, TimeStep, Transition
 
 Evaluate = Callable[[Any, Array], Metrics]
 """``evaluate(agent_state, key) -> metrics`` for one seed; pure, since the loop compiles it and vmaps it over seeds."""
+
+Watch = Callable[[Any, Array, Demonstration], Any]
+"""``watch(agent_state, who[M], steps[M]) -> agent_state``: remember what others were seen to do; `who` -1 is nobody."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,19 +124,26 @@ def collect(env: Env, act: Policy, state: Any, obs: Array, key: Array, length: i
 
     The transition keeps the observation an episode ended on; only then is that environment reset.
     """
+    return _collect(env, act, state, obs, key, length, lambda reached: ())[:3]
+
+
+def _collect(
+    env: Env, act: Policy, state: Any, obs: Array, key: Array, length: int, kept: Callable[[TimeStep], Any]
+) -> tuple[Any, Array, Transition, Any]:
+    """The same, with what is `kept` of each time step besides."""
     num_envs = obs.shape[0]
 
-    def step(now: tuple[Any, Array], keys: Array) -> tuple[tuple[Any, Array], Transition]:
+    def step(now: tuple[Any, Array], keys: Array) -> tuple[tuple[Any, Array], tuple[Transition, Any]]:
         state, obs = now
         act_key, world_keys, reset_keys = keys[0], keys[1 : 1 + num_envs], keys[1 + num_envs :]
         action = act(obs, act_key)
         state, reached = jax.vmap(env.step)(state, action, world_keys)
         transition = Transition(obs, action, reached.reward, reached.discount, reached.obs, reached.last)
-        return _reset_where(env, reached.last, (state, reached.obs), reset_keys), transition
+        return _reset_where(env, reached.last, (state, reached.obs), reset_keys), (transition, kept(reached))
 
     # All of the rollout's keys in one split: each further split costs compile time.
-    (state, obs), rollout = jax.lax.scan(step, (state, obs), jax.random.split(key, (length, 1 + 2 * num_envs)))
-    return state, obs, rollout
+    (state, obs), (rollout, more) = jax.lax.scan(step, (state, obs), jax.random.split(key, (length, 1 + 2 * num_envs)))
+    return state, obs, rollout, more
 
 
 def _reset_where(env: Env, last: Array, now: tuple[Any, Array], keys: Array) -> tuple[Any, Array]:
@@ -146,7 +156,7 @@ def _reset_where(env: Env, last: Array, now: tuple[Any, Array], keys: Array) -> 
     return jax.lax.cond(jnp.any(last), renew, lambda now: now, now)
 
 
-def begin(env: Env | None, agent: Agent, config: LoopConfig, key: Array, demos: Demos | None) -> Carry:
+def begin(env: Env | None, agent: Agent, config: LoopConfig, key: Array, demos: Demos | None, watch: Watch | None = None) -> Carry:
     """One seed's carry before the first iteration: agent made, environments reset, replay filled."""
     init_key, reset_key, prefill_key, loop_key = jax.random.split(key, 4)
     empty = Carry(agent.init(init_key, demos), None, None, loop_key, jnp.zeros((), jnp.int32))
@@ -158,27 +168,27 @@ def begin(env: Env | None, agent: Agent, config: LoopConfig, key: Array, demos: 
         return start
 
     def fill(i: Array, carry: Carry) -> Carry:
-        return _gather(env, agent, config, carry, jax.random.fold_in(prefill_key, i))
+        return _gather(env, agent, config, carry, jax.random.fold_in(prefill_key, i), watch)
 
     return jax.lax.fori_loop(0, config.prefill_rollouts, fill, start)
 
 
-def iterate(env: Env | None, agent: Agent, config: LoopConfig, carry: Carry) -> tuple[Carry, Metrics]:
+def iterate(env: Env | None, agent: Agent, config: LoopConfig, carry: Carry, watch: Watch | None = None) -> tuple[Carry, Metrics]:
     """One iteration of one seed: collect (unless `env` is None), observe, update; metrics are the mean over the updates."""
     keys = _keys(carry, config)
-    gathered = carry if env is None else _gather(env, agent, config, carry, keys.collect)
+    gathered = carry if env is None else _gather(env, agent, config, carry, keys.collect, watch)
     state, metrics = jax.lax.scan(agent.update, gathered.agent, keys.updates)
     mean = jax.tree.map(lambda x: jnp.mean(x, axis=0, dtype=jnp.float32), metrics)
     return _strong(gathered._replace(agent=state, iteration=carry.iteration + 1)), mean
 
 
-def compile_run(env: Env | None, agent: Agent, config: LoopConfig, evaluate: Evaluate | None = None) -> Program:
+def compile_run(env: Env | None, agent: Agent, config: LoopConfig, evaluate: Evaluate | None = None, watch: Watch | None = None) -> Program:
     """The run's pieces, jitted (each is compiled at its first call) and mapped over seeds."""
     over_seeds = jax.vmap if config.num_seeds > 1 else _alone
 
     def chunks(env: Env | None) -> Callable[[Carry, int], tuple[Carry, Metrics]]:
         # Jitted by itself so that it is traced once, although the chunk needs it twice: for its metrics' shapes and as its body.
-        one_iteration = jax.jit(partial(iterate, env, agent, config))
+        one_iteration = jax.jit(partial(iterate, env, agent, config, watch=watch))
 
         def chunk(carry: Carry, length: Array) -> tuple[Carry, Metrics]:
             def body(_: Array, so_far: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
@@ -195,7 +205,7 @@ def compile_run(env: Env | None, agent: Agent, config: LoopConfig, evaluate: Eva
         return {} if evaluate is None else evaluate(carry.agent, _keys(carry, config).evaluate)
 
     return Program(
-        begin=jax.jit(lambda keys, demos: over_seeds(lambda key: begin(env, agent, config, key, demos))(keys)),
+        begin=jax.jit(lambda keys, demos: over_seeds(lambda key: begin(env, agent, config, key, demos, watch))(keys)),
         chunk=chunks(env),
         study=chunks(None),
         evaluate=jax.jit(over_seeds(judge)),
@@ -214,9 +224,19 @@ def _keys(carry: Carry, config: LoopConfig) -> _Keys:
     return _Keys(keys[0], keys[1], keys[2:])
 
 
-def _gather(env: Env, agent: Agent, config: LoopConfig, carry: Carry, key: Array) -> Carry:
-    state, obs, rollout = collect(env, partial(agent.act, carry.agent), carry.env, carry.obs, key, config.rollout_length)
-    return _strong(carry._replace(agent=agent.observe(carry.agent, rollout), env=state, obs=obs))
+def _gather(env: Env, agent: Agent, config: LoopConfig, carry: Carry, key: Array, watch: Watch | None) -> Carry:
+    act = partial(agent.act, carry.agent)
+    if watch is None:
+        state, obs, rollout = collect(env, act, carry.env, carry.obs, key, config.rollout_length)
+        return _strong(carry._replace(agent=agent.observe(carry.agent, rollout), env=state, obs=obs))
+    state, obs, rollout, shown = _collect(env, act, carry.env, carry.obs, key, config.rollout_length, _shown)
+    who, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), shown)  # [T, N, those in sight]
+    return _strong(carry._replace(agent=watch(agent.observe(carry.agent, rollout), who, steps), env=state, obs=obs))
+
+
+def _shown(reached: TimeStep) -> tuple[Array, Demonstration]:
+    """What an environment with online demonstrations says of others: who was seen, and what each of them did."""
+    return reached.extras["demonstrator"], reached.extras["demonstration"]  # pyright: ignore[reportReturnType]
 
 
 def _alone(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -258,6 +278,7 @@ def run(
     *,
     out: Path | str | None = None,
     evaluate: Evaluate | None = None,
+    watch: Watch | None = None,
     settings: dict[str, Any] | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
@@ -266,10 +287,11 @@ def run(
 
     With `out`, rows and checkpoints go to that directory, and a run it already holds is continued, or returned if complete.
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
-    for. Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
+    for. With `watch`, the agent is shown what the environment's `extras` have of others, `demonstrator` and `demonstration`, at every step.
+    Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.
     """
-    program = compile_run(env, agent, config, evaluate)
+    program = compile_run(env, agent, config, evaluate, watch)
     keys = jnp.stack([jax.random.key(seed) for seed in config.seeds])
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:

@@ -1,0 +1,302 @@
+"""Learning to drive beside others who demonstrate: PsiPhi-learning and the baselines on Highway and Roundabout.
+
+Nothing is recorded beforehand. At every step of its own the learner sees what the nearest cars saw and did, told apart by what they want
+(a demonstrator is a goal), and keeps the last of it in a ring per demonstrator. Everybody sees the same kind of traffic.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from psiphi import replay
+from psiphi.agents import bc, dqn, psiphi, sqil, watching
+from psiphi.agents.bc import BCConfig
+from psiphi.agents.dqn import DQNConfig
+from psiphi.agents.itd import ITDConfig
+from psiphi.agents.psiphi import PsiPhiConfig
+from psiphi.agents.sqil import SQILConfig
+from psiphi.envs import highway, roundabout
+from psiphi.envs.highway import HighwayConfig
+from psiphi.envs.roundabout import RoundaboutConfig
+from psiphi.errors import UserError
+from psiphi.experiments.models import changed
+from psiphi.experiments.paper import EGO, Experiment, Figure, Method, Table, Variant
+from psiphi.loops import scan
+from psiphi.loops.evaluate import rollout_returns
+from psiphi.types import Agent, Env, EnvSpec, Metrics
+
+World = HighwayConfig | RoundaboutConfig
+Config = PsiPhiConfig | DQNConfig | BCConfig | SQILConfig
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One learner in one world."""
+
+    agent: Any
+    """The algorithm's config."""
+    world: World
+    """The traffic, and what the ego is paid."""
+    reference: float
+    """What counts as a normalised return of 1: IDM's mean return in the ego's place (`expert_returns`)."""
+    steps: int = 80_000
+    """Environment steps, the random ones at the start included."""
+    prefill_steps: int = 2_000
+    """Steps before the first update."""
+    num_envs: int = 8
+    """Environments side by side; each takes one step between updates."""
+    updates_per_rollout: int = 1
+    """Updates after those steps."""
+    room: int = 20_000
+    """Steps that are kept of each demonstrator."""
+    pooled: bool = False
+    """Whether the learner is told who did what, or takes all for one demonstrator."""
+    evaluate_every: int = 4_000
+    """Environment steps between two evaluations."""
+    evaluate_episodes: int = 64
+    """Episodes of each evaluation."""
+
+    def __post_init__(self):
+        for name in ("steps", "num_envs", "updates_per_rollout", "room", "evaluate_every", "evaluate_episodes"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
+        if not self.reference > 0:
+            raise UserError(f"reference is {self.reference}, but expected was a positive return.")
+
+
+def make_env(world: World) -> Env:
+    return highway.make(world) if isinstance(world, HighwayConfig) else roundabout.make(world)
+
+
+def num_demonstrators(setting: Setting) -> int:
+    """As the learner counts them."""
+    if setting.pooled:
+        return 1
+    world = setting.world
+    return highway.num_demonstrators(world) if isinstance(world, HighwayConfig) else roundabout.num_demonstrators(world)
+
+
+def expert_returns(world: World, key: Array, episodes: int) -> dict[str, Array]:
+    """What IDM and MOBIL earn in the ego's place, by the ego's own actions: the return that all others are divided by."""
+    env = make_env(world)
+    command = highway.expert if isinstance(world, HighwayConfig) else roundabout.expert
+
+    def reset(reset_key: Array) -> tuple[Any, Array]:
+        state, obs = env.reset(reset_key)
+        return (state, command(world, state)), obs  # pyright: ignore[reportArgumentType]
+
+    def step(state: tuple[Any, Array], action: Array, step_key: Array) -> tuple[Any, Any]:
+        del action  # what it would do is part of the state: no policy need guess it from the observation
+        after, reached = env.step(state[0], state[1], step_key)
+        return (after, command(world, after)), reached  # pyright: ignore[reportArgumentType]
+
+    driven = Env(env.spec, reset, step)
+    return rollout_returns(driven, lambda obs, _: jnp.zeros(obs.shape[0], jnp.int32), key, episodes, world.max_steps)
+
+
+# --- Learners ------------------------------------------------------------------------------------------------------------
+
+
+class Learner(NamedTuple):
+    """What the runs must know of an algorithm."""
+
+    make: Callable[[Any, EnvSpec, int], Agent]
+    """``make(config, spec, num_demonstrators)``"""
+    num_envs: str | None
+    """Where its config says how many environments there are, by dotted name."""
+    updates: str
+    """Where it says how long its schedules are."""
+
+
+LEARNERS: dict[type, Learner] = {
+    PsiPhiConfig: Learner(psiphi.make, "itd.num_envs", "itd.updates"),
+    DQNConfig: Learner(dqn.make, "num_envs", "updates"),
+    SQILConfig: Learner(lambda config, spec, agents: sqil.make(config, spec), "dqn.num_envs", "dqn.updates"),
+    BCConfig: Learner(bc.make, None, "updates"),
+}
+"""By the type of the config."""
+
+
+def watches(setting: Setting) -> bool:
+    """Whether the learner has any use for demonstrations."""
+    return not isinstance(setting.agent, DQNConfig) or setting.agent.bc_weight > 0
+
+
+def paced(setting: Setting) -> Setting:
+    """The setting with the learner's schedules as long as the run and its replay as wide as the loop."""
+    learner = LEARNERS[type(setting.agent)]
+    loop = loop_of(setting, 0)
+    fields = {learner.updates: loop.iterations * loop.updates_per_rollout} | (
+        {learner.num_envs: setting.num_envs} if learner.num_envs else {}
+    )
+    return dataclasses.replace(setting, agent=changed(setting.agent, fields))
+
+
+def loop_of(setting: Setting, seed: int) -> scan.LoopConfig:
+    """How many iterations, between which evaluations."""
+    iterations = max(-(-(setting.steps - setting.prefill_steps) // setting.num_envs), 1)
+    return scan.LoopConfig(
+        iterations=iterations,
+        chunk=min(max(setting.evaluate_every // setting.num_envs, 1), iterations),
+        num_envs=setting.num_envs,
+        updates_per_rollout=setting.updates_per_rollout,
+        prefill_steps=setting.prefill_steps,
+        seed=seed,
+    )
+
+
+# --- A run ---------------------------------------------------------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    """A learner after its run, and what it cost."""
+
+    agent: Agent
+    state: Any
+    env_steps: int
+    wall_s: float
+    rows: list[dict[str, Any]]
+
+
+def evaluation(setting: Setting, agent: Agent) -> Callable[[Any, Array], Metrics]:
+    """What is measured between chunks: the mean return over IDM's, and the share of episodes that did not last."""
+    env = make_env(setting.world)
+
+    def evaluate(state: Any, key: Array) -> Metrics:
+        policy = functools.partial(agent.policy, state)
+        got = rollout_returns(env, policy, key, setting.evaluate_episodes, setting.world.max_steps)
+        mean = jnp.mean(got["returns"])
+        return {
+            "normalised_return": mean / setting.reference,
+            "return": mean,
+            "failed": jnp.mean(got["lengths"] < setting.world.max_steps),
+        }
+
+    return evaluate
+
+
+def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True) -> Trained:
+    """Learn while driving, or continue."""
+    started = time.monotonic()
+    setting = paced(setting)
+    env = make_env(setting.world)
+    agents = num_demonstrators(setting)
+    agent = LEARNERS[type(setting.agent)].make(setting.agent, env.spec, agents)
+    demos = watch = None
+    if watches(setting):
+        agent = watching.watching(agent)
+        demos = replay.no_demonstrations(env.spec, agents, setting.room)
+        watch = watching.watch_all_as_one if setting.pooled else watching.watch
+    loop = loop_of(setting, seed)
+    result = scan.run(
+        env,
+        agent,
+        demos,
+        loop,
+        out=out,
+        evaluate=evaluation(setting, agent),
+        watch=watch,
+        settings={"setting": dataclasses.asdict(setting)},
+        progress=progress,
+    )
+    return Trained(agent, result.agent(), loop.env_steps(loop.iterations), time.monotonic() - started, result.rows)
+
+
+# --- Figure 3 ------------------------------------------------------------------------------------------------------------
+
+
+class Panel(NamedTuple):
+    """A scenario, what the ego wants in it, and what IDM earns there."""
+
+    world: Callable[[], HighwayConfig]
+    wants: str
+    reference: float
+    """Mean of 512 episodes of `expert_returns` with key 1000."""
+
+
+PANELS = {
+    "highway-single-task": Panel(highway.single_task, "what the others want", 59.8),
+    "highway-adversarial": Panel(highway.adversarial, "to pass parked cars", 64.1),
+    "highway-multi-task": Panel(highway.multi_task, "what nobody else wants", 71.7),
+}
+"""By the name of the variant."""
+
+
+def default_dqn() -> DQNConfig:
+    """Smaller networks and batches than in the paper's column for Highway, as a CPU wants, and a shorter horizon (paper: gamma 1)."""
+    return DQNConfig(
+        torso="mlp", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.95, n_step=3, learning_rate=1e-3, cosine=True, batch=128,
+        replay_size=80_000, epsilon_steps=10_000, ema=0.02, mirror=False,
+    )  # fmt: skip
+
+
+def default_sqil() -> SQILConfig:
+    return SQILConfig(dqn=dataclasses.replace(default_dqn(), n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0))
+
+
+def default_bc() -> BCConfig:
+    return BCConfig(torso="mlp", torso_hidden=(128, 128), mirror=False)
+
+
+def default_psiphi() -> PsiPhiConfig:
+    """Demonstrators never arrive anywhere (no anchor), and rewards are dense (little sparsity)."""
+    inner = ITDConfig(
+        num_cumulants=8, gamma=0.95, torso="mlp", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=1e-3,
+        batch=32, cross_batch=128, anchor=0.0, sparsity=0.05, ema=0.03, mirror=False, replay_size=80_000,
+    )  # fmt: skip
+    return PsiPhiConfig(itd=inner, batch=128, reward_weight=30.0, temperature=0.0)
+
+
+DEFAULT: dict[str, Callable[[], Config]] = {"psiphi": default_psiphi, "dqn": default_dqn, "bc": default_bc, "sqil": default_sqil}
+"""Configs for traffic, by algorithm."""
+
+
+def setting_of(variant: str, algorithm: str, changes: Mapping[str, Any], steps: int | None = None) -> Setting:
+    """A method in a panel; BC and SQIL take all demonstrators for one. `changes` are by dotted name."""
+    panel = PANELS[variant]
+    setting = Setting(DEFAULT[algorithm](), panel.world(), panel.reference, pooled=algorithm in ("bc", "sqil"))
+    return changed(setting, {**changes, **({} if steps is None else {"steps": steps})})
+
+
+def saw(setting: Setting) -> list[str]:
+    """Demonstrations, steps of its own, rewards: in words, for the report."""
+    world = setting.world
+    shown = f"those of the {world.observed} nearest cars, at every step" if watches(setting) else "none"
+    paid = isinstance(setting.agent, DQNConfig | PsiPhiConfig) or getattr(setting.agent, "env_reward", False)
+    return [shown, f"{setting.steps:,}", "of its own task" if paid else "none"]
+
+
+FIGURE_3 = Experiment(
+    name="figure-3",
+    title="Figure 3: learning to drive beside demonstrators",
+    story=(
+        "An ego among 20 cars. In **single-task** the others want what the ego wants, in **adversarial** they are parked, in "
+        "**multi-task** four kinds of drivers want other speeds and lanes. At every step each method sees what the five nearest cars "
+        "saw and did, nothing having been recorded before; PsiPhi-learning and DQN+BC-aux are told which kind of driver it was, BC and "
+        "SQIL take all for one. BC and SQIL see no reward. **Normalised return** is the return over that of IDM, the rule by which the "
+        "others drive, in the ego's place and with the ego's actions; it is no upper bound."
+    ),
+    variants=tuple(Variant(name, f"Highway, {name.removeprefix('highway-')}", task=panel.wants) for name, panel in PANELS.items()),
+    methods=(
+        Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
+        Method("dqn", "DQN", how="curve", algorithm="dqn"),
+        Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
+        Method("bc", "BC", how="curve", algorithm="bc"),
+        Method("sqil", "SQIL", how="curve", algorithm="sqil"),
+    ),
+    measures=(),
+    tables=(
+        Table(
+            "While it learns",
+            (("auc", Figure("auc", EGO)), ("final return", Figure("final_return", EGO)), ("steps to 90 %", Figure("steps_to_90", EGO))),
+        ),
+    ),
+)
+"""The panels are its variants: `psiphi reproduce figure-3 --env highway-multi-task`."""
