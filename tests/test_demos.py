@@ -83,7 +83,7 @@ def test_without_a_last_observation_only_the_cut_off_step_is_lost():
     steps, count = demos.to_demos()
     assert count.tolist() == [4, 1]
     assert steps.obs[0, :, 0].tolist() == [0, 1, 2, 20] and steps.discount[0].tolist() == [1, 1, 0, 1]
-    assert steps.next_action[0].tolist() == [1, 2, 0, 1]
+    assert steps.next_action[0].tolist() == [1, 2, NO_ACTION, 1]  # an end that nobody saw
     assert np.isfinite(steps.next_obs).all()
 
 

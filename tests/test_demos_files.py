@@ -660,6 +660,13 @@ def test_an_interrupted_write_leaves_the_old_file(name, tmp_path, monkeypatch):
     assert Demonstrations.read(tmp_path / name).num_actions == (3 if name.endswith("sv") else 8)
 
 
+def test_a_minari_dataset_may_have_a_relative_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    demos = Demonstrations.from_lists([np.zeros((3, 2), np.float32)], [[0, 1]], ["a"])
+    demos.write("drivers-v0")
+    assert Demonstrations.read("drivers-v0").agents == ("a",)
+
+
 def test_minari_does_not_replace_what_is_no_dataset(tmp_path):
     need("demos-v0")
     (tmp_path / "photos-v0").mkdir()

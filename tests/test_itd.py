@@ -64,7 +64,7 @@ def random_batch(seed: int, places: tuple[int, ...] = tuple(range(PLACES)), next
     rng = np.random.default_rng(seed)
     two, six = (AGENTS, TABLES.batch), TABLES.cross_batch
     discount = np.tile(np.array([1, 0, 1, 1], np.float32), (AGENTS, 1))
-    next_action = np.where([False, True, True, False], NO_ACTION, rng.integers(0, ACTIONS, two))  # at the end, and where it was cut off
+    next_action = np.where([False, False, True, False], NO_ACTION, rng.integers(0, ACTIONS, two))  # where it was cut off
     demo = numpy_record(
         Demonstration, see(rng.choice(places, two)), rng.integers(0, ACTIONS, two), discount, see(rng.choice(next_places, two)), next_action
     )
@@ -236,6 +236,7 @@ def test_an_unseen_next_action_says_nothing_but_a_true_end_does(find):
     assert cut_off.value["itd"] == 0 and largest(cut_off.gradient["itd"]) == 0
     ended = find(batch._replace(demo=nobody_saw._replace(discount=np.zeros_like(batch.demo.discount))))
     assert ended.value["itd"] > 0 and largest(ended.gradient["itd"].phi_head) > 0
+    assert ended.value["anchor"] == 0  # nobody saw the state in which nothing is left to gain
 
 
 def test_transitions_of_weight_zero_contribute_nothing(find, found):

@@ -193,10 +193,11 @@ def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transit
 
 
 def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
-    """Nothing is left to gain where a demonstration truly ends."""
+    """Nothing is left to gain where a demonstration truly ends; an end that nobody saw (no observation of it) says nothing."""
     per_step = jax.vmap(jax.vmap(losses.terminal_anchor, (0, None)), (0, None))
     left = jax.vmap(per_step)(p.end_psi, w)
-    return jnp.mean((demo.discount == 0)[..., None, None] * jnp.square(left))
+    seen = (demo.discount == 0) & (demo.next_action != NO_ACTION)
+    return jnp.mean(seen[..., None, None] * jnp.square(left))
 
 
 def sparseness(config: ITDConfig, p: Predictions, cross: Transition) -> Array:

@@ -148,7 +148,8 @@ class Demonstrations:
     def to_demos(self) -> "Demos":
         """The steps of each agent side by side, padded: what agents learn from.
 
-        A terminated episode's last step has discount 0; its `next_action` means nothing and is 0. Any other episode's last step bootstraps
+        A terminated episode's last step has discount 0; its `next_action` means nothing and is 0, or NO_ACTION where nobody saw the
+        observation it ended on (`next_obs` is then the one before, and means nothing either). Any other episode's last step bootstraps
         (discount 1) from the observation that follows, with `next_action` NO_ACTION as nobody saw it; where nobody saw the observation
         either, there is nothing to bootstrap from and that one step is left out.
         """
@@ -183,7 +184,7 @@ class Demonstrations:
         following = np.minimum(index + 1, len(self) - 1)
         next_obs, next_action = self.obs[following], self.action[following]
         next_obs[last] = np.where(_like(e.has_final[ending], next_obs), e.final_obs[ending], self.obs[index[last]])
-        next_action[last] = np.where(e.terminated[ending], 0, no_action)
+        next_action[last] = np.where(e.terminated[ending] & e.has_final[ending], 0, no_action)
         discount = np.ones(len(index), np.float32)
         discount[last] = 1 - e.terminated[ending]
         return self.obs[index], self.action[index], discount, next_obs, next_action

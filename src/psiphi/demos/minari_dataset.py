@@ -285,6 +285,7 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
     minari = files.extra("minari", "data", "Writing a Minari dataset")
     storage_module = files.extra("minari.dataset.minari_storage", "data", "Writing a Minari dataset")
     files.extra("h5py", "data", "Writing a Minari dataset")
+    path = path.absolute()  # Minari's storage knows no relative ones
     if path.exists() and not (path / "data" / "metadata.json").is_file():
         raise UserError(f"{path} is there and is no Minari dataset, so it is not replaced.")
     import gymnasium

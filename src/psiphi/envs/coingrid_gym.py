@@ -27,7 +27,7 @@ def _step(config: CoinGridConfig, weights: jax.Array | np.ndarray, state: State,
     return next_state, coingrid.timestep(config, next_state, features, weights)
 
 
-class CoinGridEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
+class CoinGridEnv(gymnasium.Env[np.ndarray, np.integer | int]):
     """CoinGrid with the reward of one task.
 
     An empty board is `terminated`, the time limit is `truncated`; ``info["features"]`` counts the coins just collected by colour.
@@ -56,7 +56,7 @@ class CoinGridEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
         self._state, obs = _reset(self.config, self.np_random.integers(2**32, dtype=np.uint32))
         return np.array(obs), {"features": np.zeros(len(coingrid.COLOURS), np.float32)}
 
-    def step(self, action: np.int64 | int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.integer | int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One move."""
         if self._state is None:
             raise gymnasium.error.ResetNeeded("Cannot call CoinGrid's step() before reset().")
