@@ -1,6 +1,7 @@
 # Every target makes its own environment in .venv if it is missing or out of date, and reuses it otherwise.
 #   make demo         watch the method work          make test        the fast suite
 #   make check        ruff and pyright               make test-slow   the tests that take minutes
+#   make docs         the documentation, into docs/_build/html
 # Another Python (3.11 or newer) can be named: make test PYTHON=/path/to/python3
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -9,7 +10,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow check docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/run.stamp
@@ -26,6 +27,11 @@ check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+docs: .venv/docs.stamp
+	$(BIN)/python -m pytest -q tests/test_docs.py
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "The documentation is in docs/_build/html/index.html"
+
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -37,7 +43,8 @@ clean:
 .venv/run.stamp: EXTRA :=
 .venv/test.stamp: EXTRA := [test]
 .venv/dev.stamp: EXTRA := [dev]
-.venv/run.stamp .venv/test.stamp .venv/dev.stamp: pyproject.toml constraints.txt $(BIN)/python
+.venv/docs.stamp: EXTRA := [docs]
+.venv/run.stamp .venv/test.stamp .venv/dev.stamp .venv/docs.stamp: pyproject.toml constraints.txt $(BIN)/python
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade --default-pip
 	@echo "Installing psiphi$(EXTRA) into .venv (some minutes the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRA)'

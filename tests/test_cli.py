@@ -83,7 +83,7 @@ def test_python_m_psiphi_is_psiphi():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("fly", "'fly' is not a command; expected was train, demos, demo"),
+        ("fly", "'fly' is not a command; expected was train, demos, infer, demo"),
         ("train", "given 'nothing'; expected was one of itd, psiphi, dqn"),
         ("train a2c", "given 'a2c'; expected was one of itd, psiphi, dqn"),
         ("train itd --env mars", "'mars' is not an environment; expected was one of coingrid, coingrid-25"),

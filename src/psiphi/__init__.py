@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING
 from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
+    from psiphi.agents.itd import ITDConfig
+    from psiphi.agents.psiphi import PsiPhiConfig
+    from psiphi.api import ITD, PsiPhi, load
     from psiphi.demos import Demonstrations
     from psiphi.envs.inferred_reward import InferredReward
     from psiphi.errors import UserError
 
 __version__ = "0.1.0"
 
-__all__ = ["Demonstrations", "InferredReward", "UserError", "__version__"]
+__all__ = ["ITD", "Demonstrations", "ITDConfig", "InferredReward", "PsiPhi", "PsiPhiConfig", "UserError", "__version__", "load"]
 
 _HOME = {
+    "ITD": "psiphi.api",
+    "ITDConfig": "psiphi.agents.itd",
+    "PsiPhi": "psiphi.api",
+    "PsiPhiConfig": "psiphi.agents.psiphi",
+    "load": "psiphi.api",
     "Demonstrations": "psiphi.demos",
     "InferredReward": "psiphi.envs.inferred_reward",
     "UserError": "psiphi.errors",
@@ -25,6 +33,10 @@ _HOME = {
 """The module in which each public name lives."""
 
 register(id="psiphi/CoinGrid-v0", entry_point="psiphi.envs.coingrid_gym:CoinGridEnv")
+register(id="psiphi/Highway-SingleTask-v0", entry_point="psiphi.envs.traffic_gym:HighwayEnv", kwargs={"scenario": "single-task"})
+register(id="psiphi/Highway-Adversarial-v0", entry_point="psiphi.envs.traffic_gym:HighwayEnv", kwargs={"scenario": "adversarial"})
+register(id="psiphi/Highway-MultiTask-v0", entry_point="psiphi.envs.traffic_gym:HighwayEnv", kwargs={"scenario": "multi-task"})
+register(id="psiphi/Roundabout-v0", entry_point="psiphi.envs.traffic_gym:RoundaboutEnv")
 
 
 def __getattr__(name: str) -> object:

@@ -245,6 +245,7 @@ PsiPhi-learning: what demonstrators want, learned without rewards, and put to us
   demo        watch the method work, with pictures: about three minutes
   train       train a model on demonstrations (psiphi train itd, psiphi train psiphi) or a baseline (dqn, bc, sqil, gail, ppo)
   demos       look at, check, convert and record demonstrations
+  infer       what does each agent want? From a file of your own to tables and a picture
   evaluate    judge a trained model or policy
   adapt       re-target a trained model to a new task, from the rewards of a few episodes
   reproduce   a table or figure of the paper: {", ".join(paper.EXPERIMENTS)}
@@ -288,13 +289,18 @@ def run(arguments: list[str]) -> None:
 
         _prepare_jax()
         commands.run(rest)
+    elif name == "infer":
+        from psiphi.experiments import infer
+
+        _prepare_jax()
+        infer.run(rest)
     elif name in COMMANDS:
         kind, command = COMMANDS[name]
         config = parsed(kind, rest, f"psiphi {name}")
         _prepare_jax()
         command(config)
     else:
-        raise UserError(f"{name!r} is not a command; expected was train, demos, {', '.join(COMMANDS)}, see psiphi --help.")
+        raise UserError(f"{name!r} is not a command; expected was train, demos, infer, {', '.join(COMMANDS)}, see psiphi --help.")
 
 
 def _given(arguments: Sequence[str], flag: str, default: str) -> str:

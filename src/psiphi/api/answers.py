@@ -1,0 +1,252 @@
+"""What a trained learner answers with: policies, rewards, tables and explanations that can be called or printed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from psiphi import gpi
+from psiphi import model as models
+from psiphi.demos.demonstrations import AgentId
+from psiphi.envs.inferred_reward import InferredReward
+from psiphi.errors import UserError
+from psiphi.model import Model
+from psiphi.types import EnvSpec
+
+EGO = "itself"
+"""What the ego's own policy is called among the demonstrators'."""
+
+CHUNK = 1024
+"""At most so many observations are computed at once."""
+
+
+# --- One observation, or a batch ----------------------------------------------------------------------------------------------
+
+
+def as_batch(obs: Any, spec: EnvSpec) -> tuple[np.ndarray, bool]:
+    """Observations ``[B, ...]``, and whether only one was given."""
+    array = np.asarray(obs)
+    if array.shape == spec.obs_shape:
+        return array[None], True
+    if array.shape[1:] == spec.obs_shape and array.ndim == len(spec.obs_shape) + 1:
+        return array, False
+    raise UserError(f"The observation has shape {array.shape}, but expected was {spec.obs_shape}, or that with a leading axis for a batch.")
+
+
+def as_actions(action: Any, count: int, num_actions: int) -> np.ndarray:
+    """Actions ``[B]``."""
+    array = np.atleast_1d(np.asarray(action))
+    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
+        raise UserError(f"The actions are {array.dtype} of shape {array.shape}, but expected were {count} integers, one per observation.")
+    if array.size and not 0 <= array.min() <= array.max() < num_actions:
+        raise UserError(f"There is an action {array[(array < 0) | (array >= num_actions)][0]}, but the actions are 0 to {num_actions - 1}.")
+    return array.astype(np.int32)
+
+
+def in_chunks(function: Any, model: Model, columns: Sequence[np.ndarray], *further: Any) -> np.ndarray:
+    """``function(model, *columns, *further)`` on batches of few different sizes, as each is compiled once."""
+    total = len(columns[0])
+    parts = []
+    for first in range(0, max(total, 1), CHUNK):
+        some = [column[first : first + CHUNK] for column in columns]
+        length = len(some[0])
+        room = 1 << max(length - 1, 0).bit_length()
+        padded = [np.concatenate([x, np.zeros((room - length, *x.shape[1:]), x.dtype)]) if room > length else x for x in some]
+        parts.append(np.asarray(function(model, *padded, *further))[:length])
+    return np.concatenate(parts)
+
+
+# --- What is computed ------------------------------------------------------------------------------------------------------------
+
+
+def only(model: Model, k: Any) -> Model:
+    """The model of one demonstrator: it computes the same, to the last bit, whoever else is known."""
+
+    def take(x: Any) -> Any:
+        return x[k][None]
+
+    heads = jax.tree.map(take, model.net.psi_heads), take(model.net.w)
+    return Model(eqx.tree_at(lambda n: (n.psi_heads, n.w), model.net, heads), take(model.w), take(model.units))
+
+
+@jax.jit
+def imitation_values(model: Model, obs: Any, k: Any) -> jax.Array:
+    """[B, A]: demonstrator k's action values."""
+    return models.imitate(only(model, k), jnp.asarray(obs), jnp.zeros(obs.shape[0], jnp.int32))
+
+
+@jax.jit
+def inferred_rewards(model: Model, obs: Any, action: Any, k: Any) -> jax.Array:
+    """[B]: what demonstrator k is paid."""
+    return models.rewards(only(model, k), jnp.asarray(obs), jnp.asarray(action))[:, 0]
+
+
+@jax.jit
+def cumulants(model: Model, obs: Any) -> jax.Array:
+    """[B, A, d]"""
+    return model.net.phi(jnp.asarray(obs))
+
+
+@jax.jit
+def policy_values(model: Model, obs: Any, w: Any) -> jax.Array:
+    """[B, policies, A]: what each known policy is worth on the task w."""
+    return jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w))(models.psi(model, jnp.asarray(obs)))
+
+
+@jax.jit
+def contributions(model: Model, obs: Any, w: Any) -> jax.Array:
+    """[policies, A, d]: what each cumulant adds to these values, for one observation; of the ensemble, the member that is believed."""
+    parts = models.psi(model, jnp.asarray(obs)[None])[0] * w  # [policies, ensemble, A, d]
+    believed = jnp.argmin(jnp.sum(parts, axis=-1), axis=1)
+    return jnp.take_along_axis(parts, believed[:, None, :, None], axis=1)[:, 0]
+
+
+# --- What is handed out ----------------------------------------------------------------------------------------------------------
+
+
+class Policy:
+    """What one demonstrator does: from an observation, or a batch of them, to actions counted from 0.
+
+    >>> policy = itd.policy("anna")
+    >>> policy(obs)                        # the likeliest action
+    >>> policy(obs, deterministic=False)   # as often as she does
+    """
+
+    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int, beta: float, seed: int = 0):
+        self.agent = agent
+        self._model, self._spec, self._index, self._beta = model, spec, index, beta
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, obs: Any, deterministic: bool = True) -> Any:
+        """The likeliest action; or one drawn as the demonstrator would."""
+        batch, alone = as_batch(obs, self._spec)
+        values = self._values(batch)
+        if not deterministic:
+            values = values + self._random.gumbel(size=values.shape) / self._beta
+        action = values.argmax(axis=-1)
+        return int(action[0]) if alone else action
+
+    def values(self, obs: Any) -> np.ndarray:
+        """What every action is worth to the demonstrator: ``[A]``, or ``[B, A]``."""
+        batch, alone = as_batch(obs, self._spec)
+        values = self._values(batch)
+        return values[0] if alone else values
+
+    def probabilities(self, obs: Any) -> np.ndarray:
+        """How likely every action is: ``[A]``, or ``[B, A]``."""
+        logits = self._beta * self.values(obs)
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return shares / shares.sum(axis=-1, keepdims=True)
+
+    def _values(self, batch: np.ndarray) -> np.ndarray:
+        return in_chunks(imitation_values, self._model, [batch], self._index)
+
+    def __repr__(self) -> str:
+        return f"Policy({self.agent!r})"
+
+
+class Reward:
+    """What one demonstrator is inferred to be paid for an action, in units of its reward.
+
+    >>> reward = itd.reward("anna")
+    >>> reward(obs, action)
+    >>> env = reward.wrap(gymnasium.make("CartPole-v1"))   # pays that, for any library's agent
+    """
+
+    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int):
+        self.agent = agent
+        self._model, self._spec, self._index = model, spec, index
+
+    def __call__(self, obs: Any, action: Any) -> Any:
+        """Of one step, or of a batch of steps."""
+        batch, alone = as_batch(obs, self._spec)
+        actions = as_actions(action, len(batch), self._spec.num_actions)
+        paid = in_chunks(inferred_rewards, self._model, [batch, actions], self._index)
+        return float(paid[0]) if alone else paid
+
+    def wrap(self, env: gymnasium.Env[Any, Any]) -> InferredReward:
+        """The environment with this reward; its own one is then ``info["true_reward"]``."""
+        return InferredReward(env, only(self._model, self._index), 0)
+
+    def __repr__(self) -> str:
+        return f"Reward({self.agent!r})"
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """What the demonstrators want: how much each of them is paid per unit of each cumulant, and how alike their rewards are."""
+
+    agents: tuple[AgentId, ...]
+    w: np.ndarray
+    """[K, d]: ``reward_k(s, a) = phi(s, a) @ w[k]``."""
+    likeness: np.ndarray
+    """[K, K]: correlation of the inferred rewards over the steps of everybody. 1: they want the same; 0: nothing to do with each other."""
+
+    def __getitem__(self, agent: AgentId) -> np.ndarray:
+        return self.w[position(self.agents, agent)]
+
+    def to_dict(self) -> dict[AgentId, list[float]]:
+        """By agent, as plain numbers."""
+        return {agent: self.w[k].tolist() for k, agent in enumerate(self.agents)}
+
+    def __str__(self) -> str:
+        cumulants = [f"cumulant {i}" for i in range(self.w.shape[1])]
+        alike = [f"like {agent}" for agent in self.agents]
+        rows = [[*map(_signed, self.w[k]), *map(_signed, self.likeness[k])] for k in range(len(self.agents))]
+        return table(["agent", *cumulants, *alike], [[str(agent), *row] for agent, row in zip(self.agents, rows, strict=True)])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why generalised policy improvement does what it does in one state: it follows the policy that promises most on the task."""
+
+    action: int
+    """What is done, counted as the environment counts."""
+    follows: AgentId
+    """Whose policy promises that; "itself" is the agent's own."""
+    policies: tuple[AgentId, ...]
+    """The known policies, in the order of the arrays."""
+    values: np.ndarray
+    """[policies, A]: what is to be had on the task by each action and then following the policy."""
+    contributions: np.ndarray
+    """[policies, d]: what each cumulant adds to that, for the best action of each policy."""
+    w: np.ndarray
+    """[d]: the task."""
+
+    def __str__(self) -> str:
+        best = self.values.max(axis=1)
+        order = np.argsort(-best, kind="stable")
+        header = ["policy", "promises", "by action", *(f"cumulant {i}" for i in range(len(self.w)))]
+        rows = [
+            [str(self.policies[k]), _signed(best[k]), str(self.values[k].argmax()), *map(_signed, self.contributions[k])] for k in order
+        ]
+        return f"action {self.action}: follows {self.follows}, which promises most on this task\n{table(header, rows)}"
+
+
+def position(agents: Sequence[AgentId], agent: AgentId) -> int:
+    """Where an agent is in the list; a sentence that names the known ones if it is not."""
+    if agent not in agents:
+        known = ", ".join(map(repr, agents[:20])) + (f" and {len(agents) - 20} more" if len(agents) > 20 else "")
+        raise UserError(f"There is no agent {agent!r}; the known agents are {known}.")
+    return list(agents).index(agent)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (header, *rows)
+    ]
+    return "\n".join(lines)
+
+
+def _signed(number: Any) -> str:
+    return f"{number:+.2f}"

@@ -1,0 +1,167 @@
+"""Model files: a directory with a manifest and named arrays, checked before use. Reading one runs no code from it."""
+
+import dataclasses
+import math
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from psiphi import checkpoint
+from psiphi.agents import itd
+from psiphi.agents.itd import ITDConfig
+from psiphi.agents.psiphi import PsiPhiConfig
+from psiphi.api import lens
+from psiphi.api.coverage import Coverage
+from psiphi.api.known import Known
+from psiphi.errors import UserError
+from psiphi.model import Model
+
+KIND = "psiphi api model"
+VERSION = 1
+"""Raised when the meaning of a manifest changes."""
+
+Algorithm = Literal["itd", "psiphi"]
+CONFIGS: dict[str, type] = {"itd": ITDConfig, "psiphi": PsiPhiConfig}
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What a manifest says of a model besides its config and its agents' ids."""
+
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    standardised: bool
+    num_actions: int
+    first_action: int
+    beta: float
+    temperature: float
+    ego: bool
+    has_task: bool
+    seed: int
+    likeness: tuple[tuple[float, ...], ...]
+    coverage: tuple[float, ...]
+    actions_seen: float
+
+
+def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int, task: np.ndarray | None) -> None:
+    """Write a model directory."""
+    description = Described(
+        obs_shape=known.lens.shape,
+        obs_dtype=known.lens.dtype.name,
+        standardised=known.lens.standardise,
+        num_actions=known.num_actions,
+        first_action=known.first_action,
+        beta=known.beta,
+        temperature=known.temperature,
+        ego=known.has_ego,
+        has_task=task is not None,
+        seed=seed,
+        likeness=tuple(tuple(map(float, row)) for row in known.likeness),
+        coverage=tuple(known.coverage.share[agent] for agent in known.agents),
+        actions_seen=known.coverage.actions,
+    )
+    meta = {
+        "kind": KIND,
+        "version": VERSION,
+        "algorithm": algorithm,
+        "agents": list(known.agents),
+        "config": dataclasses.asdict(config),
+        "model": dataclasses.asdict(description),
+    }
+    task_array = np.zeros(known.model.w.shape[1], np.float32) if task is None else np.asarray(task, np.float32)
+    checkpoint.save(path, {"model": known.model, "task": task_array}, meta=meta)
+
+
+class Loaded(typing.NamedTuple):
+    """What a model directory holds."""
+
+    algorithm: Algorithm
+    known: Known
+    config: Any
+    seed: int
+    task: np.ndarray | None
+
+
+def read(path: Path) -> Loaded:
+    """Read a model directory and check all of it."""
+    meta = checkpoint.read_meta(path)
+    if meta.get("kind") != KIND:
+        raise UserError(f"{path} is a checkpoint but not a model that psiphi.ITD or psiphi.PsiPhi saved.")
+    if meta.get("version") != VERSION:
+        raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads version {VERSION}.")
+    algorithm = meta.get("algorithm")
+    if algorithm not in CONFIGS:
+        raise UserError(f"{path} is damaged: its algorithm is {algorithm!r}, but expected was one of {', '.join(CONFIGS)}.")
+    described = from_json(Described, meta.get("model"), f"{path}: model")
+    config = from_json(CONFIGS[algorithm], meta.get("config"), f"{path}: config")
+    agents = _agents(path, meta.get("agents"), described)
+    inner = config.itd if isinstance(config, PsiPhiConfig) else config
+    glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
+    like = {"model": _like(inner, glass, described, len(agents)), "task": np.zeros(inner.num_cumulants, np.float32)}
+    arrays = checkpoint.load(path, like)
+    known = _known(arrays["model"], glass, described, agents)
+    return Loaded(algorithm, known, config, described.seed, arrays["task"] if described.has_task else None)
+
+
+def _like(config: ITDConfig, glass: lens.Lens, described: Described, agents: int) -> Any:
+    """The shapes of the arrays of such a model, from tracing how it is made."""
+
+    def made(key: jax.Array) -> Model:
+        heads = agents + described.ego
+        net = itd.initial_net(config, glass.spec(described.num_actions), heads, key)
+        return Model(glass.on(net), jnp.zeros((heads, config.num_cumulants)), jnp.ones(agents))
+
+    return jax.eval_shape(made, jax.random.key(0))
+
+
+def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[Any, ...]) -> Known:
+    torso: Any = model.net.torso
+    read = dataclasses.replace(glass, mean=np.asarray(torso.mean), scale=np.asarray(torso.scale))
+    covered = Coverage(dict(zip(agents, described.coverage, strict=True)), described.actions_seen, described.num_actions)
+    return Known(
+        model=model,
+        lens=read,
+        agents=agents,
+        num_actions=described.num_actions,
+        beta=described.beta,
+        temperature=described.temperature,
+        likeness=np.asarray(described.likeness),
+        coverage=covered,
+        first_action=described.first_action,
+    )
+
+
+def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
+    """The ids, all strings or all integers and no two alike, and as many as everything else says."""
+    fine = isinstance(agents, list) and agents and (all(type(a) is str for a in agents) or all(type(a) is int for a in agents))
+    if not fine or len(set(agents)) != len(agents):
+        raise UserError(f"{path} is damaged: its agents are not different ids, all strings or all integers.")
+    sizes = {len(agents), len(described.coverage), len(described.likeness), *map(len, described.likeness)}
+    if len(sizes) != 1 or described.num_actions < 1 or min(described.obs_shape, default=0) < 1 or described.beta <= 0:
+        raise UserError(f"{path} is damaged: what its manifest says of agents, actions and observations does not fit together.")
+    if described.obs_dtype not in checkpoint.DTYPES:
+        raise UserError(f"{path} is damaged: observations of type {described.obs_dtype!r} are none that psiphi knows.")
+    return tuple(agents)
+
+
+def from_json(kind: Any, value: Any, name: str) -> Any:
+    """A frozen config, or a value in one, out of JSON values; anything that does not fit its type is refused."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        fields = typing.get_type_hints(kind)
+        if not isinstance(value, dict) or set(value) != set(fields):
+            raise UserError(f"{name} is not a {kind.__name__} of this version of psiphi.")
+        return kind(**{field: from_json(fields[field], item, f"{name}.{field}") for field, item in value.items()})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, list):
+        return tuple(from_json(arguments[0], item, name) for item in value)
+    if origin is Literal and value in arguments:
+        return value
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if kind in (int, bool, str) and type(value) is kind:
+        return value
+    raise UserError(f"{name} is {value!r}, which is not a {getattr(kind, '__name__', kind)}.")

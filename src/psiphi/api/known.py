@@ -1,0 +1,273 @@
+"""What was learned about the demonstrators, and all that it can be asked: shared by ITD and PsiPhi-learning."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from psiphi import model as models
+from psiphi import tasks
+from psiphi.api import answers
+from psiphi.api.answers import EGO, Explanation, Policy, Preferences, Reward, as_actions, as_batch, in_chunks, position
+from psiphi.api.coverage import Coverage
+from psiphi.api.lens import Lens
+from psiphi.demos import Demonstrations
+from psiphi.demos.demonstrations import AgentId
+from psiphi.errors import UserError
+from psiphi.model import Model
+from psiphi.types import Demos, EnvSpec
+
+Inference = Literal["bayes", "least-squares"]
+Me = TypeVar("Me", bound="Learned")
+
+RIDGE = 1e-3
+"""Of the least squares by which a task is inferred."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A trained model and what its numbers are called."""
+
+    model: Model
+    """Reads observations as the environment gives them."""
+    lens: Lens
+    agents: tuple[AgentId, ...]
+    num_actions: int
+    beta: float
+    """Inverse temperature of the demonstrators' policies."""
+    temperature: float
+    """Softness of the agent's own policy where it is not deterministic, in units of reward."""
+    likeness: np.ndarray
+    coverage: Coverage
+    first_action: int = 0
+    """What the environment calls action 0."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(self.lens.shape, self.lens.dtype, self.num_actions)
+
+    @property
+    def has_ego(self) -> bool:
+        return self.model.w.shape[0] > len(self.agents)
+
+    @property
+    def policies(self) -> tuple[AgentId, ...]:
+        return (*self.agents, EGO) if self.has_ego else self.agents
+
+
+class Experience(NamedTuple):
+    """Steps on a task whose rewards were seen."""
+
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+
+
+class Learned:
+    """What ITD and PsiPhi-learning have in common once they are trained.
+
+    Policies and rewards of the demonstrators, and acting on any task by generalised policy improvement (GPI) over all known policies.
+    """
+
+    _known: Known | None = None
+    _task: np.ndarray | None = None
+
+    def _trained(self) -> Known:
+        raise NotImplementedError
+
+    # --- The demonstrators -----------------------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> tuple[AgentId, ...]:
+        """The demonstrators' ids, in the order of everything that has an axis for them."""
+        return self._trained().agents
+
+    def policy(self, agent: AgentId) -> Policy:
+        """What a demonstrator does: ``policy(obs, deterministic=True) -> action``, for one observation or a batch."""
+        known = self._trained()
+        return Policy(known.model, known.spec, agent, position(known.agents, agent), known.beta)
+
+    def reward(self, agent: AgentId) -> Reward:
+        """What a demonstrator is inferred to be paid: ``reward(obs, action)``; ``reward.wrap(env)`` is an environment that pays it."""
+        known = self._trained()
+        return Reward(known.model, known.spec, agent, position(known.agents, agent))
+
+    @property
+    def preferences(self) -> Preferences:
+        """What the demonstrators want, by cumulant, and how alike they are; print it."""
+        known = self._trained()
+        return Preferences(known.agents, np.asarray(known.model.prior.basis), known.likeness)
+
+    def cumulants(self, obs: Any) -> np.ndarray:
+        """phi(s, a) of every action: ``[A, d]``, or ``[B, A, d]`` for a batch. Whatever anybody wants is a weighted sum of these."""
+        known = self._trained()
+        batch, alone = as_batch(obs, known.spec)
+        phi = in_chunks(answers.cumulants, known.model, [batch])
+        return phi[0] if alone else phi
+
+    def accuracy(self, demos: Demonstrations) -> float:
+        """The share of the demonstrated actions that are predicted; held-out demonstrations tell more than those learned from."""
+        by_agent = self.accuracies(demos)
+        steps = [int((demos.agent_index == k).sum()) for k in range(len(demos.agents))]
+        return sum(by_agent[agent] * n for agent, n in zip(demos.agents, steps, strict=True) if n) / max(sum(steps), 1)
+
+    def accuracies(self, demos: Demonstrations) -> dict[AgentId, float]:
+        """The same for each agent; agents without a step are left out."""
+        known = self._trained()
+        check_fits(demos, known.lens.shape, known.num_actions)
+        mine = {agent: demos.agent_index == k for k, agent in enumerate(demos.agents)}
+        return {
+            agent: float(np.mean(self.policy(agent)(demos.obs[steps]) == demos.action[steps]))
+            for agent, steps in mine.items()
+            if steps.any()
+        }
+
+    @property
+    def coverage(self) -> Coverage:
+        """Where the logs say too little for pooled cross-policy evaluation; print it. See `psiphi.api.coverage`."""
+        return self._trained().coverage
+
+    # --- Acting on a task --------------------------------------------------------------------------------------------------
+
+    @property
+    def w(self) -> np.ndarray:
+        """The task acted on: ``reward(s, a) = phi(s, a) @ w``."""
+        known = self._trained()
+        if self._task is not None:
+            return self._task
+        if not known.has_ego:
+            raise UserError("There is no task to act on yet; call adapt with rewarded steps, or set_preferences with weights or an agent.")
+        return np.asarray(known.model.w[-1])
+
+    def set_preferences(self: Me, w: Any) -> Me:
+        """Act on another task: a weight per cumulant, or the id of a demonstrator who wants just that; None: the task it was trained on."""
+        known = self._trained()
+        if w is None:
+            self._task = None
+            return self
+        if isinstance(w, str | int | np.integer):
+            self._task = self.preferences[w if isinstance(w, str) else int(w)]
+            return self
+        array, d = np.asarray(w, np.float32), known.model.w.shape[1]
+        if array.shape != (d,) or not np.isfinite(array).all():
+            raise UserError(f"The preferences have shape {array.shape}, but expected were {d} finite weights, one per cumulant.")
+        self._task = array
+        return self
+
+    def adapt(self: Me, transitions: Any, inference: Inference = "bayes") -> Me:
+        """Act on the task that these rewarded steps are of; nothing is trained, so it takes milliseconds.
+
+        `transitions` are three arrays (observations, actions, rewards) or a sequence of such triples. "bayes" assumes that the task is some
+        mixture of what the demonstrators want and does with few steps; "least-squares" assumes nothing. What is inferred is `w`.
+
+        >>> agent.adapt((obs, actions, rewards)).predict(obs[0])
+        """
+        known = self._trained()
+        steps = self._experience(transitions)
+        if inference not in ("bayes", "least-squares"):
+            raise UserError(f"inference is {inference!r}, but expected was 'bayes' or 'least-squares'.")
+        phi = in_chunks(answers.cumulants, known.model, [steps.obs])[np.arange(len(steps.action)), steps.action]
+        room = (0, (1 << max(len(phi) - 1, 0).bit_length()) - len(phi))  # few sizes, as each is compiled once
+        self._task = np.asarray(_inferred(known.model.prior, np.pad(phi, (room, (0, 0))), np.pad(steps.reward, room), inference))
+        return self
+
+    def _experience(self, transitions: Any) -> Experience:
+        known = self._trained()
+        columns = transitions if isinstance(transitions, tuple) and len(transitions) == 3 else _columns(transitions)
+        obs, action, reward = columns
+        batch, alone = as_batch(obs, known.spec)
+        rewards = np.atleast_1d(np.asarray(reward, np.float32))
+        if rewards.shape != (len(batch),) or not np.isfinite(rewards).all():
+            raise UserError(f"The rewards have shape {rewards.shape}, but expected were {len(batch)} finite numbers, one per observation.")
+        shifted = np.asarray(action) - known.first_action
+        return Experience(batch, as_actions(shifted, len(batch), known.num_actions), rewards)
+
+    def predict(self, obs: Any, deterministic: bool = True) -> Any:
+        """The action on the task, by GPI over all known policies: one for an observation, an array for a batch."""
+        known = self._trained()
+        batch, alone = as_batch(obs, known.spec)
+        values = in_chunks(answers.policy_values, known.model, [batch], self.w).max(axis=1)
+        if not deterministic:
+            values = values + known.temperature * self._random().gumbel(size=values.shape)
+        action = known.first_action + values.argmax(axis=-1)
+        return int(action[0]) if alone else action
+
+    def _random(self) -> np.random.Generator:
+        if not hasattr(self, "_generator"):
+            self._generator = np.random.default_rng(getattr(self, "seed", 0))
+        return self._generator
+
+    def explain(self, obs: Any) -> Explanation:
+        """Whom GPI follows in one state, and why: what every known policy promises on the task, by action and by cumulant; print it."""
+        known = self._trained()
+        batch, alone = as_batch(obs, known.spec)
+        if not alone:
+            raise UserError(f"explain takes one observation, of shape {known.spec.obs_shape}, but a batch of {len(batch)} was given.")
+        values = np.asarray(answers.policy_values(known.model, batch, self.w))[0]
+        parts = np.asarray(answers.contributions(known.model, batch[0], self.w))
+        head, action = np.unravel_index(values.argmax(), values.shape)
+        best = parts[np.arange(len(values)), values.argmax(axis=1)]
+        return Explanation(known.first_action + int(action), known.policies[head], known.policies, values, best, self.w)
+
+
+def _columns(transitions: Iterable[Any]) -> tuple[Any, Any, Any]:
+    """A sequence of (obs, action, reward) as three arrays."""
+    rows = list(transitions)
+    if not rows or any(len(row) != 3 for row in rows):
+        raise UserError("The transitions are not steps (observation, action, reward), of which at least one was expected.")
+    obs, action, reward = zip(*rows, strict=True)
+    return np.stack(obs), np.asarray(action), np.asarray(reward)
+
+
+@partial(jax.jit, static_argnames="inference")
+def _inferred(prior: tasks.Prior, phi: Any, reward: Any, inference: Inference) -> jax.Array:
+    """The task's preferences; rows of zeros say nothing."""
+    if inference == "least-squares":
+        return tasks.least_squares(phi, reward, RIDGE)
+    stats = tasks.observe_batch(tasks.no_experience(phi.shape[1]), phi, reward, jnp.any(phi != 0, axis=1).astype(jnp.float32))
+    return tasks.posterior(stats, prior).mean
+
+
+def check_fits(demos: Demonstrations, shape: tuple[int, ...], num_actions: int) -> None:
+    """One sentence for demonstrations of another world."""
+    if demos.obs.shape[1:] != shape:
+        raise UserError(f"The demonstrations' observations have shape {demos.obs.shape[1:]}, but expected was {shape}.")
+    if demos.num_actions > num_actions:
+        raise UserError(f"The demonstrations have {demos.num_actions} actions, but expected were at most {num_actions}.")
+
+
+def known_from(
+    model: Model, lens: Lens, demos: Demos, agents: tuple[AgentId, ...], *, beta: float, temperature: float, first_action: int = 0
+) -> Known:
+    """A model that reads what the lens shows, together with what it says about the demonstrations ``[K, M]`` (as the lens shows them)."""
+    from psiphi.api import coverage
+
+    seen = coverage.measure(model, demos, agents)
+    whole = model._replace(net=lens.on(model.net))
+    alike = likeness(model, demos)
+    return Known(whole, lens, agents, model.net.num_actions, beta, temperature, alike, seen, first_action)
+
+
+def likeness(model: Model, demos: Demos, steps: int = 4_096) -> np.ndarray:
+    """[K, K]: correlation of the inferred rewards over everybody's steps, as many of each; 0 where one never changes."""
+    each = max(steps // len(demos.count), 1)
+    rewards = []
+    for k, count in enumerate(np.asarray(demos.count)):
+        index = np.linspace(0, count - 1, min(each, count)).astype(int)
+        obs, action = np.asarray(demos.steps.obs[k, index]), np.asarray(demos.steps.action[k, index])
+        rewards.append(in_chunks(_all_rewards, model, [obs, action]))
+    table = np.concatenate(rewards)
+    moving = table.std(axis=0) > 0
+    result = np.eye(table.shape[1])
+    if moving.sum() > 1:
+        result[np.ix_(moving, moving)] = np.corrcoef(table[:, moving].T)
+    return result
+
+
+@jax.jit
+def _all_rewards(model: Model, obs: Any, action: Any) -> jax.Array:
+    return models.rewards(model, jnp.asarray(obs), jnp.asarray(action))

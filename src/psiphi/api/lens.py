@@ -1,0 +1,148 @@
+"""How networks see a stranger's observations: numbers of any scale, pictures of any layout.
+
+Vectors are standardised by the mean and spread of the demonstrations. Pictures ``[H, W, C]`` of bytes stay bytes, as the networks scale
+them themselves; pictures with their channels first, or without a channel axis, are turned round.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from psiphi.demos import Demonstrations
+from psiphi.nets import PsiPhiNet
+from psiphi.types import Env, EnvSpec, Symmetry, TimeStep
+
+Layout = Literal["as it is", "channels first", "grey"]
+
+FARTHEST = 10.0
+"""Standardised numbers are kept within this distance of 0: a column that hardly varied in the demonstrations may vary elsewhere."""
+
+SMALLEST_PICTURE = 17
+"""What is lower than this is a board, not a picture; the torsos draw the same line."""
+
+
+def layout_of(shape: tuple[int, ...], dtype: Any) -> Layout:
+    """Where the channels of a picture are."""
+    if len(shape) == 2 and np.dtype(dtype) == np.uint8 and min(shape) >= SMALLEST_PICTURE:
+        return "grey"
+    if len(shape) == 3 and shape[0] < SMALLEST_PICTURE <= min(shape[1:]):
+        return "channels first"
+    return "as it is"
+
+
+def arranged_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    return {"as it is": shape, "channels first": (*shape[1:], shape[0]), "grey": (*shape, 1)}[layout]
+
+
+def look(obs: Any, mean: Any, scale: Any, layout: Layout, standardise: bool) -> Any:
+    """Observations ``[B, ...]`` as a network sees them; NumPy's stay NumPy's."""
+    library = np if isinstance(obs, np.ndarray) else jnp
+    if layout == "channels first":
+        obs = library.moveaxis(obs, 1, -1)
+    elif layout == "grey":
+        obs = obs[..., None]
+    if not standardise:
+        return obs
+    return library.clip((obs.astype(np.float32) - mean) / scale, -FARTHEST, FARTHEST)
+
+
+@dataclass(frozen=True, eq=False)
+class Lens:
+    """What is done to observations of one kind before a network sees them."""
+
+    shape: tuple[int, ...]
+    """Of an observation, as the environment gives it."""
+    dtype: np.dtype
+    layout: Layout
+    standardise: bool
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def seen_shape(self) -> tuple[int, ...]:
+        return arranged_shape(self.shape, self.layout)
+
+    def spec(self, num_actions: int, symmetry: Symmetry | None = None) -> EnvSpec:
+        """What the agent must know: the observations as it sees them."""
+        return EnvSpec(self.seen_shape, np.float32 if self.standardise else self.dtype, num_actions, symmetry)
+
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
+        """Observations ``[B, ...]`` on the host."""
+        return look(np.asarray(obs), self.mean, self.scale, self.layout, self.standardise)
+
+    def on(self, net: PsiPhiNet) -> PsiPhiNet:
+        """A network that sees through the lens by itself, so that it reads what the environment gives."""
+        parts = [lambda n: n.torso] if net.phi_torso is None else [lambda n: n.torso, lambda n: n.phi_torso]
+        for part in parts:
+            net = eqx.tree_at(part, net, Seeing(part(net), jnp.asarray(self.mean), jnp.asarray(self.scale), self.layout, self.standardise))
+        return net
+
+    def demonstrations(self, demos: Demonstrations) -> Demonstrations:
+        """The demonstrations as the agent sees them."""
+        final = self(demos.episodes.final_obs)
+        return replace(demos, obs=self(demos.obs), episodes=demos.episodes._replace(final_obs=final), names=())
+
+    def env(self, env: Env) -> Env:
+        """A JAX environment as the agent sees it."""
+
+        def see(obs: jax.Array) -> jax.Array:
+            return look(obs[None], self.mean, self.scale, self.layout, self.standardise)[0]
+
+        def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+            state, obs = env.reset(key)
+            return state, see(obs)
+
+        def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, TimeStep]:
+            state, reached = env.step(state, action, key)
+            return state, reached._replace(obs=see(reached.obs))
+
+        return Env(self.spec(env.spec.num_actions, self._symmetry(env.spec.symmetry)), reset, step)
+
+    def _symmetry(self, symmetry: Symmetry | None) -> Symmetry | None:
+        """The same map, between observations as the agent sees them; dropped where the lens cannot be looked through backwards."""
+        if symmetry is None or self.layout != "as it is":
+            return None
+        if not self.standardise:
+            return symmetry
+        return Symmetry(lambda seen: (symmetry.obs(seen * self.scale + self.mean) - self.mean) / self.scale, symmetry.action)
+
+
+def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
+    """The lens for observations of this shape and kind, of which `obs` ``[M, ...]`` are examples."""
+    kind = np.dtype(dtype)
+    layout = layout_of(shape, kind)
+    standardise = not (kind == np.uint8 and len(arranged_shape(shape, layout)) == 3)
+    if not standardise:
+        return Lens(shape, kind, layout, False, np.zeros((), np.float32), np.ones((), np.float32))
+    arranged = look(np.asarray(obs), 0.0, 1.0, layout, False)
+    axes = tuple(range(arranged.ndim - 1)) if arranged.ndim == 4 else (0,)  # of a picture, one mean and spread per channel
+    numbers = arranged.astype(np.float32)
+    mean, spread = numbers.mean(axis=axes, dtype=np.float64), numbers.std(axis=axes, dtype=np.float64)
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(mean)
+    scale = np.where(spread > rounding, spread, 1.0)
+    return Lens(shape, kind, layout, True, mean.astype(np.float32), scale.astype(np.float32))
+
+
+def blank(shape: tuple[int, ...], dtype: Any, standardise: bool) -> Lens:
+    """A lens whose numbers are yet to be read from a file."""
+    layout = layout_of(shape, dtype)
+    arranged = arranged_shape(shape, layout)
+    numbers = () if not standardise else arranged[-1:] if len(arranged) == 3 else arranged
+    return Lens(shape, np.dtype(dtype), layout, standardise, np.zeros(numbers, np.float32), np.ones(numbers, np.float32))
+
+
+class Seeing(eqx.Module):
+    """A torso behind a lens."""
+
+    torso: Any
+    mean: jax.Array
+    scale: jax.Array
+    layout: Layout = eqx.field(static=True)
+    standardise: bool = eqx.field(static=True)
+
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        return self.torso(look(obs, self.mean, self.scale, self.layout, self.standardise))

@@ -1,0 +1,401 @@
+"""`psiphi infer`: from a file of demonstrations to what each agent wants, in tables and a picture, offline and with one command."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import tyro
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+import psiphi
+from psiphi import report
+from psiphi.agents.itd import ITDConfig
+from psiphi.api.itd import OFFLINE, offline
+from psiphi.demos import Demonstrations, Problem, files, validate
+from psiphi.demos.columns import Columns
+from psiphi.demos.commands import Mapped
+from psiphi.demos.demonstrations import flattened
+from psiphi.experiments import cells
+
+MOST_COLUMNS = 64
+"""Observations with more entries than this are pictures: no table of their entries."""
+LOOKED_AT = 50_000
+"""Steps from which tables and pictures are made, spread over all."""
+BINS = 8
+"""Parts into which an entry of the observation is cut, of about as many steps each."""
+
+
+@dataclass(frozen=True)
+class Infer:
+    """What does each agent want? From a file of demonstrations to tables of inferred preferences and rewards and a picture of them."""
+
+    file: tyro.conf.Positional[Path]
+    """A .parquet, .csv or .npz file, or the directory of a Minari dataset."""
+    out: Path = Path("runs/inferred")
+    """Where the model, the tables, the picture and the report go; what an earlier call left there is replaced."""
+    columns: Mapped = field(default_factory=Columns)
+    held_out: float = 0.1
+    """Share of each agent's episodes that is kept for judging."""
+    rewards: int = 100_000
+    """At most so many steps are listed in rewards.csv; 0: no such file."""
+    seed: int = 0
+    """Decides everything random."""
+    itd: ITDConfig = field(default_factory=lambda: OFFLINE)
+    """Every setting of the learner."""
+
+
+class Telling(NamedTuple):
+    """How the inferred rewards go with where a step leads and with what was done, over the steps of everybody."""
+
+    names: tuple[str, ...]
+    """Entries of the observation that follows a step, then actions."""
+    correlation: np.ndarray
+    """``[K, names]``: of agent k's reward with each; 0 where either never changes."""
+    pair: tuple[int, int] | None
+    """The two entries that tell most of the rewards together; None if there are fewer or too many."""
+
+
+class Inferred(NamedTuple):
+    """All that is written down."""
+
+    demos: Demonstrations
+    train: Demonstrations
+    test: Demonstrations
+    problems: list[Problem]
+    itd: psiphi.ITD
+    led: np.ndarray
+    """``[L, entries]``: where each of the steps looked at led."""
+    rewards: np.ndarray
+    """``[L, K]``: what every agent would be paid for each of them."""
+    telling: Telling
+
+
+def infer(config: Infer) -> Path:
+    """Read, fit, judge and write; the report is written last."""
+    demos = files.read(config.file, config.columns, progress=True)
+    problems = validate.validate(demos, str(config.file))
+    train, test = demos.split(config.held_out, config.seed)
+    itd = psiphi.ITD(settings(config.itd, len(demos.agents)), seed=config.seed).fit(train, progress=True)
+    steps, led = looked_at(demos, LOOKED_AT)
+    rewards = rewards_of(itd, demos, steps)
+    found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
+    config.out.mkdir(parents=True, exist_ok=True)
+    itd.save(config.out / "model")
+    write(config, found)
+    return config.out
+
+
+def settings(config: ITDConfig, agents: int) -> ITDConfig:
+    """The learner's settings; unless their number was asked for, there are cumulants enough for the agents."""
+    enough = offline(None, agents).num_cumulants
+    return dataclasses.replace(config, num_cumulants=enough) if config.num_cumulants == OFFLINE.num_cumulants else config
+
+
+def run(arguments: Sequence[str]) -> None:
+    """The command that the arguments after `psiphi infer` name."""
+    from psiphi.arguments import parsed
+
+    directory = infer(parsed(Infer, arguments, "psiphi infer"))
+    print((directory / "preferences.md").read_text(encoding="utf-8"))
+    print(f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model.")
+
+
+# --- What the rewards go with --------------------------------------------------------------------------------------------
+
+
+def looked_at(demos: Demonstrations, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps of which it is known where they led, at most so many, evenly spread; and the observations that followed, as rows."""
+    e = demos.episodes
+    last = np.zeros(len(demos), bool)
+    last[e.start[1:] - 1] = True
+    known = ~last
+    known[e.start[1:][e.has_final] - 1] = True
+    steps = np.flatnonzero(known)
+    steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), most)).astype(np.int64))] if len(steps) else steps
+    led = flattened(demos.obs)[np.minimum(steps + 1, len(demos) - 1)].astype(np.float32)
+    ends = last[steps]
+    led[ends] = flattened(e.final_obs)[np.searchsorted(e.start[1:], steps[ends], side="right")]
+    return steps, led
+
+
+def rewards_of(itd: psiphi.ITD, demos: Demonstrations, steps: np.ndarray) -> np.ndarray:
+    """``[L, K]``: what every agent would be paid for these steps, whoever made them."""
+    return np.stack([np.asarray(itd.reward(agent)(demos.obs[steps], demos.action[steps])) for agent in demos.agents], axis=1)
+
+
+def telling(demos: Demonstrations, steps: np.ndarray, led: np.ndarray, rewards: np.ndarray) -> Telling:
+    known = led if led.shape[1] <= MOST_COLUMNS else led[:, :0]
+    acted = demos.action[steps, None] == np.arange(demos.num_actions)
+    names = (*demos.names[: known.shape[1]], *(f"action {a}" for a in range(demos.num_actions)))
+    return Telling(names, correlations(rewards, np.hstack([known, acted])), telling_pair(known, rewards))
+
+
+def correlations(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Pearson's, of each column on the left with each on the right; 0 where one never changes."""
+
+    def standard(x: np.ndarray) -> np.ndarray:
+        centred = x - x.mean(0)
+        size = np.linalg.norm(centred, axis=0)
+        return np.divide(centred, size, out=np.zeros_like(centred), where=size > 1e-12 * np.abs(x).max(initial=1.0))
+
+    return standard(left.astype(np.float64)).T @ standard(right.astype(np.float64))
+
+
+def telling_pair(entries: np.ndarray, rewards: np.ndarray) -> tuple[int, int] | None:
+    """The entry that alone tells most of the rewards, and the one that adds most to it."""
+    bins = [np.searchsorted(edges(column)[1:-1], column, side="right") for column in entries.T]
+    varies = [i for i, column in enumerate(bins) if column.max(initial=0) > 0]
+    if len(varies) < 2:
+        return None
+    first = max(varies, key=lambda i: explained(bins[i], rewards))
+    second = max((i for i in varies if i != first), key=lambda i: explained(bins[first] * BINS + bins[i], rewards))
+    return first, second
+
+
+def edges(column: np.ndarray) -> np.ndarray:
+    """Where to cut an entry: between its values if they are few, else into parts of about as many steps each."""
+    values = np.unique(column)
+    if len(values) <= BINS:
+        middles = (values[1:] + values[:-1]) / 2
+        margin = (values[-1] - values[0]) / max(2 * (len(values) - 1), 1) or 0.5
+        return np.concatenate([[values[0] - margin], middles, [values[-1] + margin]])
+    return np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)))
+
+
+def explained(cell: np.ndarray, rewards: np.ndarray) -> float:
+    """Share of the rewards' variance that lies between cells, averaged over agents."""
+    count = np.bincount(cell)
+    inside = np.maximum(count, 1)
+    shares = []
+    for column in rewards.T:
+        mean = np.bincount(cell, column) / inside
+        shares.append((count * (mean - column.mean()) ** 2).sum() / max(len(column) * column.var(), 1e-12))
+    return float(np.mean(shares))
+
+
+# --- The picture ---------------------------------------------------------------------------------------------------------
+
+MOST_AGENTS = 8
+"""Agents that get a panel of their own."""
+
+
+def picture(found: Inferred) -> Drawing:
+    """Above, what each agent's reward goes with; below, each agent's reward over the two entries that tell most, or along an episode."""
+    agents, pair = found.demos.agents[:MOST_AGENTS], found.telling.pair
+    height = 1.2 + 0.32 * len(found.demos.agents)
+    drawing = plt.figure(figsize=(max(7.0, 2.5 * len(agents) + 1), height + 3.0), layout="constrained")
+    above, below = drawing.subfigures(2, 1, squeeze=False, height_ratios=[height, 3.0])[:, 0]
+    _heat(above, found)
+    panels = below.subplots(1, len(agents), sharex=pair is not None, sharey=True, squeeze=False)[0]
+    draw: Callable[[Axes, Inferred, int], Any] = _map if pair is not None else _along
+    drawn = [draw(ax, found, k) for k, ax in enumerate(panels)]
+    if pair is not None:
+        panels[0].set_ylabel(found.telling.names[pair[1]])
+        below.colorbar(drawn[-1], ax=list(panels), label="of steps that lead there,\nin each agent's own scale", shrink=0.8)
+    else:
+        panels[0].set_ylabel("inferred reward")
+        panels[-1].legend(fontsize=7, frameon=False)
+    return drawing
+
+
+def _heat(where: Any, found: Inferred) -> None:
+    ax, table, agents = where.subplots(), found.telling.correlation, found.demos.agents
+    image = ax.imshow(table, cmap="PuOr_r", vmin=-1, vmax=1, aspect="auto")
+    ax.set_title("Inferred reward: correlation with where a step leads, and with the action")
+    ax.set_xticks(range(table.shape[1]), found.telling.names, rotation=90 if table.shape[1] > 8 else 0, fontsize=7)
+    ax.set_yticks(range(len(agents)), [str(agent) for agent in agents])
+    ax.grid(visible=False)
+    if table.shape[1] <= 20:
+        for (k, i), value in np.ndenumerate(table):
+            ax.text(i, k, f"{value:+.2f}", ha="center", va="center", fontsize=7, color="white" if abs(value) > 0.6 else report.INK)
+    where.colorbar(image, ax=ax, shrink=0.8)
+
+
+def _map(ax: Axes, found: Inferred, k: int) -> Any:
+    """The mean reward of agent k for the steps that lead into each cell of the two entries; white where none does."""
+    assert found.telling.pair is not None
+    columns = [found.led[:, i] for i in found.telling.pair]
+    cuts = [edges(column) for column in columns]
+    total, *_ = np.histogram2d(*columns, bins=cuts, weights=found.rewards[:, k])
+    count, *_ = np.histogram2d(*columns, bins=cuts)
+    mean = np.ma.masked_where(count == 0, total / np.maximum(count, 1))
+    scale = max(float(np.abs(mean).max()), 1e-9)
+    ax.set_title(str(found.demos.agents[k]))
+    ax.set_xlabel(found.telling.names[found.telling.pair[0]])
+    ax.grid(visible=False)
+    return ax.pcolormesh(*cuts, mean.T / scale, cmap="PuOr_r", vmin=-1, vmax=1)
+
+
+def _along(ax: Axes, found: Inferred, k: int) -> None:
+    """What everybody would be paid along the held-out (or else any) episode of agent k of middling length."""
+    source = found.test if (found.test.episodes.agent == k).any() else found.demos
+    mine = np.flatnonzero(source.episodes.agent == k)
+    chosen = mine[np.argsort(source.lengths[mine], kind="stable")[len(mine) // 2]]
+    steps = np.arange(*source.episodes.start[chosen : chosen + 2].tolist())
+    rewards = rewards_of(found.itd, source, steps)
+    for j, agent in enumerate(found.demos.agents[:MOST_AGENTS]):
+        own = j == k
+        colour = report.PALETTE[j % len(report.PALETTE)]
+        ax.plot(rewards[:, j], marker=".", color=colour, linewidth=2 if own else 1, alpha=1 if own else 0.6, label=str(agent))
+    ax.set_title(f"along an episode of {found.demos.agents[k]}")
+    ax.set_xlabel("step")
+
+
+# --- Tables and the report -----------------------------------------------------------------------------------------------
+
+
+def write(config: Infer, found: Inferred) -> None:
+    """Everything but the model."""
+    put(config.out / "preferences.csv", table_csv(*preference_table(found)))
+    put(config.out / "preferences.md", "\n".join(["# Inferred preferences", "", *preference_lines(found), ""]))
+    if config.rewards:
+        put(config.out / "rewards.csv", table_csv(*reward_table(found, config.rewards)))
+    with plt.rc_context({**report.STYLE, "svg.hashsalt": "psiphi"}):
+        drawing = picture(found)
+        for name in ("wants.svg", "wants.png"):
+            with files.replacing(config.out / name) as draft, open(draft, "wb") as file:
+                drawing.savefig(file, format=name[-3:], facecolor="white", metadata={"Date": None} if name.endswith("svg") else None)
+        plt.close(drawing)
+    put(config.out / "report.md", "\n".join(report_lines(config, found)))
+
+
+def put(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    with files.replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def table_csv(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heading)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def table_md(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    def cell(value: Any) -> str:
+        text = f"{value:+.2f}" if isinstance(value, float) else str(value)
+        return text.replace("|", "\\|")
+
+    rule = ["---", *("---:" for _ in heading[1:])]
+    return [f"| {' | '.join(map(cell, row))} |" for row in (heading, rule, *rows)]
+
+
+def preference_table(found: Inferred) -> tuple[list[str], list[list[Any]]]:
+    """Of each agent, its preferences w, and what its reward goes with."""
+    w = found.itd.preferences.w
+    heading = ["agent", *(f"w_{i + 1}" for i in range(w.shape[1])), *(f"with {name}" for name in found.telling.names)]
+    rows = [[agent, *(round(float(x), 4) for x in (*w[k], *found.telling.correlation[k]))] for k, agent in enumerate(found.demos.agents)]
+    return heading, rows
+
+
+def preference_lines(found: Inferred) -> list[str]:
+    """For people: what each agent's reward goes with most, how much the agents agree, and w."""
+    agents, t = found.demos.agents, found.telling
+    most = []
+    for row in t.correlation:
+        order = np.argsort(-np.abs(row))[:3]
+        most.append(", ".join(f"{t.names[i]} ({row[i]:+.2f})" for i in order if abs(row[i]) >= 0.05) or "nothing in particular")
+    w = found.itd.preferences.w
+    return [
+        "Correlations of the inferred reward with where a step leads and with what is done, over everybody's steps; a reward that",
+        "depends on several things together may go with none of them alone.",
+        "",
+        *table_md(["agent", "its inferred reward goes with"], list(zip(agents, most, strict=True))),
+        "",
+        "How much the agents' rewards agree (correlation):",
+        "",
+        *table_md(
+            ["", *map(str, agents)], [[agent, *map(float, row)] for agent, row in zip(agents, found.itd.preferences.likeness, strict=True)]
+        ),
+        "",
+        "Preferences w over the cumulants that all agents share:",
+        "",
+        *table_md(
+            ["agent", *(f"φ{i + 1}" for i in range(w.shape[1]))], [[agent, *map(float, row)] for agent, row in zip(agents, w, strict=True)]
+        ),
+    ]
+
+
+def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]]:
+    """What every agent would be paid for each of the first steps."""
+    demos = found.demos
+    steps = np.arange(min(most, len(demos)))
+    paid = rewards_of(found.itd, demos, steps)
+    who, episode, t = demos.agent[steps].tolist(), demos.episode[steps].tolist(), demos.t[steps].tolist()
+    heading = ["agent", "episode", "t", "action", *(f"reward of {agent}" for agent in demos.agents)]
+    columns = (who, episode, t, demos.action[steps].tolist(), *np.round(paid.T, 5).tolist())
+    return heading, [list(row) for row in zip(*columns, strict=True)]
+
+
+def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:
+    """How well each agent's held-out actions are predicted, beside always guessing its commonest."""
+    heading = ["agent", "episodes", "steps", "held-out steps", "accuracy there", "its commonest action's share", "coverage"]
+    accuracies, rows = found.itd.accuracies(found.test), []
+    for k, agent in enumerate(found.demos.agents):
+        held, mine = found.test.agent_index == k, found.demos.agent_index == k
+        accuracy = f"{accuracies[agent]:.3f}" if agent in accuracies else "none held out"
+        common = f"{np.bincount(found.demos.action[mine]).max() / mine.sum():.3f}"
+        episodes, covered = int((found.demos.episodes.agent == k).sum()), f"{found.itd.coverage.share[agent]:.2f}"
+        rows.append([agent, episodes, int(mine.sum()), int(held.sum()), accuracy, common, covered])
+    return heading, rows
+
+
+def report_lines(config: Infer, found: Inferred) -> list[str]:
+    warnings = [*cautions(found), *(str(problem) for problem in found.problems[:MOST_PROBLEMS])]
+    if len(found.problems) > MOST_PROBLEMS:
+        warnings.append(f"... and {len(found.problems) - MOST_PROBLEMS} more: psiphi demos validate {config.file}")
+    commit = f"commit {found_commit}, " if (found_commit := cells.commit()) else ""
+    return [
+        f"# What the agents of {config.file.name} want",
+        "",
+        f"{len(found.demos):,} steps, {found.demos.num_episodes:,} episodes, no rewards; learned from {len(found.train):,} steps and",
+        "judged on whole episodes that were held out. *Coverage* is the share of the others' states in which somebody was seen to do",
+        "what the agent would do there.",
+        "",
+        *table_md(*judged(found)),
+        "",
+        "![What each agent's inferred reward goes with](wants.png)",
+        "",
+        *preference_lines(found),
+        "",
+        "## Before you believe it",
+        "",
+        *(f"- {warning}" for warning in warnings or ["Nothing to warn of."]),
+        "- Rewards that differ by shaping or scale lead to the same behaviour; no log tells them apart.",
+        "",
+        "## How it was made",
+        "",
+        f"    {cells.command()}",
+        "",
+        f"Seed {config.seed}, {commit}{', '.join(f'{name} {value}' for name, value in cells.versions().items())}.",
+        "",
+    ]
+
+
+MOST_PROBLEMS = 20
+"""Of the log's problems, so many are listed in the report."""
+
+
+def cautions(found: Inferred) -> list[str]:
+    """Sentences about what the numbers do not support."""
+    said = []
+    for agent, _, _, _, accuracy, common, _ in judged(found)[1]:
+        if accuracy == "none held out":
+            said.append(f"Agent {agent!r} has a single episode, so how well its actions are predicted is not known.")
+        elif float(accuracy) <= float(common):
+            said.append(f"Agent {agent!r} is predicted no better than by guessing its commonest action; its reward means little.")
+    if found.itd.coverage.thin:
+        said.append(str(found.itd.coverage).splitlines()[-1])
+    return said

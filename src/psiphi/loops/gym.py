@@ -1,0 +1,233 @@
+"""The Gymnasium loop: any agent on any vector of Gymnasium environments, with the compiled loop's keys, rows and checkpoints.
+
+Environments are stepped by the host, everything else is compiled. An agent is shown the same transitions as in the compiled loop:
+`next_obs` is the observation before a reset, a time limit keeps discount 1, and the step with which some vector environments reset
+themselves (Gymnasium's "next step" mode) is none. Where the worlds draw no random numbers, both loops do the same, number for number.
+"""
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from jax import Array
+
+from psiphi.errors import UserError
+from psiphi.loops import runs, scan
+from psiphi.loops.scan import Carry, LoopConfig, Program, Result
+from psiphi.progress import Silent, shown
+from psiphi.types import Agent, Demos, Metrics, Transition
+
+See = Callable[[Any], np.ndarray]
+"""What the environments show, ``[N, ...]``, as the agent is to see it."""
+
+HostPolicy = Callable[[np.ndarray, Array], Any]
+"""``policy(obs[N], key) -> action[N]``"""
+
+
+class Step(NamedTuple):
+    """One step of all environments: the transitions ``[N]``, and which of them truly happened."""
+
+    transition: Transition
+    real: np.ndarray
+
+
+class Worlds:
+    """A vector of Gymnasium environments as the loop sees it: where they are now, and whole transitions."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], *, see: See = np.asarray, first_action: int = 0):
+        """`first_action` is what the environment calls the agent's action 0."""
+        self.envs, self.see, self.first_action = envs, see, first_action
+        self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.num_envs = envs.num_envs
+        self.obs = np.zeros(0)
+        self._resets_next = np.zeros(self.num_envs, bool)
+
+    def reset(self, seed: int | None = None) -> None:
+        """A fresh episode everywhere."""
+        raw, _ = self.envs.reset(seed=seed)
+        self.obs = self.see(raw)
+        self._resets_next = np.zeros(self.num_envs, bool)
+
+    def step(self, action: np.ndarray) -> Step:
+        """Act everywhere; episodes that end are followed by fresh ones."""
+        obs, phantom = self.obs, self._resets_next
+        raw, reward, terminated, truncated, info = self.envs.step(self.first_action + action)
+        last = np.logical_or(terminated, truncated)
+        reached = self.see(raw)
+        self.obs, self._resets_next = reached, np.zeros(self.num_envs, bool)
+        if self.mode == AutoresetMode.NEXT_STEP:
+            self._resets_next = last
+        elif last.any() and self.mode == AutoresetMode.SAME_STEP:
+            reached = np.array(reached)
+            reached[last] = self.see(np.stack([info["final_obs"][i] for i in np.flatnonzero(last)]))
+        elif last.any():
+            self.obs = self.see(self.envs.reset(options={"reset_mask": last})[0])
+        discount = 1.0 - np.asarray(terminated, np.float32)
+        transition = Transition(obs, action, np.asarray(reward, np.float32), discount, reached, last)  # pyright: ignore[reportArgumentType]
+        return Step(transition, ~phantom)
+
+
+class Collector:
+    """Plays the worlds and hands out rollouts ``[T, N]`` of steps that truly happened.
+
+    Where an environment spends a step on resetting itself, the others are ahead of it by one; their steps wait for their turn.
+    """
+
+    def __init__(self, worlds: Worlds):
+        self.worlds = worlds
+        self._waiting: list[deque[tuple[Any, ...]]] = [deque() for _ in range(worlds.num_envs)]
+
+    def collect(self, act: HostPolicy, key: Array, length: int) -> Transition:
+        """Act until every environment has `length` steps to hand out."""
+        # The keys that the compiled loop acts by.
+        keys = jax.random.split(key, (length, 1 + 2 * self.worlds.num_envs))[:, 0]
+        played = 0
+        while min(map(len, self._waiting)) < length:
+            act_key = keys[played] if played < length else jax.random.fold_in(key, played)
+            self._play(np.asarray(act(self.worlds.obs, act_key), np.int32))
+            played += 1
+        steps = [[queue.popleft() for queue in self._waiting] for _ in range(length)]
+        return Transition(*(np.stack([[step[i] for step in row] for row in steps]) for i in range(len(Transition._fields))))  # pyright: ignore[reportArgumentType]
+
+    def _play(self, action: np.ndarray) -> None:
+        step = self.worlds.step(action)
+        for i in np.flatnonzero(step.real):
+            self._waiting[i].append(tuple(column[i] for column in step.transition))
+
+
+def rollout_returns(
+    worlds: Worlds, policy: HostPolicy, key: Array, num_episodes: int, max_steps: int | None = None, seed: int | None = None
+) -> dict[str, np.ndarray]:
+    """Equally many episodes in every environment, at least `num_episodes` in all: undiscounted `returns`, `lengths`, `finished`.
+
+    The short ones do not crowd out the long ones, as they would if the first to finish were counted. After `max_steps` steps of an
+    environment its episode is taken as it is.
+    """
+    worlds.reset(seed)
+    wanted = -(-num_episodes // worlds.num_envs)
+    done: list[list[tuple[float, int, bool]]] = [[] for _ in range(worlds.num_envs)]
+    total, length, played = np.zeros(worlds.num_envs), np.zeros(worlds.num_envs, int), 0
+    while min(map(len, done)) < wanted:
+        step = worlds.step(np.asarray(policy(worlds.obs, jax.random.fold_in(key, played)), np.int32))
+        played += 1
+        total += np.asarray(step.transition.reward) * step.real
+        length += step.real
+        ended = np.asarray(step.transition.last) & step.real
+        for i in np.flatnonzero(ended | (length == max_steps)):
+            done[i].append((total[i], int(length[i]), bool(ended[i])))
+            total[i], length[i] = 0.0, 0
+        if max_steps is not None and played >= wanted * (max_steps + 1):
+            break
+    episodes = [episode for mine in done for episode in mine[:wanted]]
+    returns, lengths, finished = zip(*episodes, strict=True)
+    return {"returns": np.array(returns), "lengths": np.array(lengths), "finished": np.array(finished)}
+
+
+def run(
+    worlds: Worlds,
+    agent: Agent,
+    demos: Demos | None,
+    config: LoopConfig,
+    *,
+    state: Any = None,
+    out: Path | str | None = None,
+    evaluate: Callable[[Any, Array], Metrics] | None = None,
+    settings: dict[str, Any] | None = None,
+    progress: bool = True,
+    checkpoint_every_s: float = 30.0,
+) -> Result:
+    """Train to the end, as `scan.run` does, and give the last carry and all rows.
+
+    `state` is an agent's state to go on from in place of a new one. `evaluate` is called by the host and need not be pure. A run that
+    was interrupted goes on with its agent and its random numbers but in fresh episodes: environments cannot be put down.
+    """
+    if config.num_seeds != 1 or config.num_envs != worlds.num_envs:
+        raise UserError(
+            f"The Gymnasium loop runs one seed in the {worlds.num_envs} environments it is given, "
+            f"but {config.num_seeds} seeds in {config.num_envs} environments are asked for."
+        )
+    host = _Host(worlds, agent, config, evaluate)
+    program = Program(partial(host.begin, state), host.chunk, host.study, host.judge)  # pyright: ignore[reportArgumentType]
+    keys = jax.random.key(config.seed)[None]
+    stage = partial(scan._Run, program, config, False)
+    if out is None:
+        with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
+            return scan._train(stage(None, checkpoint_every_s, lambda: None, display, time.monotonic()), program.begin(keys, demos), [])
+    directory = Path(out)
+    with runs.opened(directory, {**(settings or {}), "loop": dataclasses.asdict(config)}), runs.stoppable() as stop:
+        position = runs.rewind(directory)
+        done, wall_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
+        with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
+            carry = host.resume(directory, keys, demos, display) if position else program.begin(keys, demos)
+            return scan._train(stage(directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s), carry, rows)
+
+
+class _Host:
+    """The pieces of a run, on carries with the compiled loop's leading seed axis; `env` and `obs` of a carry are None here."""
+
+    def __init__(self, worlds: Worlds, agent: Agent, config: LoopConfig, evaluate: Callable[[Any, Array], Metrics] | None):
+        self.collector, self.config, self.evaluate = Collector(worlds), config, evaluate
+        self._empty = scan.compile_run(None, agent, config).begin
+        self._iterate = jax.jit(scan._alone(partial(scan.iterate, None, agent, config)), donate_argnums=0)
+        self._add = jax.jit(partial(jax.tree.map, jnp.add))
+        self._act = jax.jit(lambda carry, obs, key: agent.act(_first(carry.agent), obs, key))
+        self._observe = jax.jit(partial(_observed, agent), donate_argnums=0)
+        self._collect_key = jax.jit(lambda carry: scan._keys(_first(carry), config).collect)
+        self._judge_key = jax.jit(lambda carry: scan._keys(_first(carry), config).evaluate)
+
+    def begin(self, state: Any, keys: Array, demos: Demos | None) -> Carry:
+        """Agent made (or the state given), environments reset, replay filled."""
+        carry = self._empty(keys, demos)
+        if state is not None:
+            carry = carry._replace(agent=jax.tree.map(lambda x: x[None], state))
+        self.collector.worlds.reset(self.config.seed)
+        prefill_key = jax.random.split(keys[0], 4)[2]  # as in scan.begin
+        for i in range(self.config.prefill_rollouts):
+            carry = self._gather(carry, jax.random.fold_in(prefill_key, i))
+        return carry
+
+    def resume(self, directory: Path, keys: Array, demos: Demos | None, display: Silent) -> Carry:
+        carry = runs.restore(directory, jax.eval_shape(self._empty, keys, demos))
+        display.say(f"Continuing {directory} at iteration {int(carry.iteration[0])} of {self.config.iterations}, in fresh episodes.")
+        self.collector.worlds.reset(self.config.seed + int(carry.iteration[0]))
+        return carry
+
+    def chunk(self, carry: Carry, length: int) -> tuple[Carry, Metrics]:
+        return self._iterations(carry, length, acts=True)
+
+    def study(self, carry: Carry, length: int) -> tuple[Carry, Metrics]:
+        return self._iterations(carry, length, acts=False)
+
+    def _iterations(self, carry: Carry, length: int, *, acts: bool) -> tuple[Carry, Metrics]:
+        total: Any = None
+        for _ in range(length):
+            carry = self._gather(carry, self._collect_key(carry)) if acts else carry
+            carry, metrics = self._iterate(carry)
+            total = metrics if total is None else self._add(total, metrics)
+        return carry, jax.tree.map(lambda x: x / length, total)
+
+    def judge(self, carry: Carry) -> Metrics:
+        if self.evaluate is None:
+            return {}
+        judged = self.evaluate(_first(carry.agent), self._judge_key(carry))
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], judged)
+
+    def _gather(self, carry: Carry, key: Array) -> Carry:
+        rollout = self.collector.collect(partial(self._act, carry), key, self.config.rollout_length)
+        return self._observe(carry, rollout)
+
+
+def _first(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def _observed(agent: Agent, carry: Carry, rollout: Transition) -> Carry:
+    return jax.tree.map(lambda x: x[None], scan._strong(_first(carry)._replace(agent=agent.observe(_first(carry.agent), rollout))))

@@ -1,0 +1,443 @@
+"""The public interface, on a street so short that everybody's wishes are plain."""
+
+import dataclasses
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import probes
+import psiphi
+from psiphi import api
+from psiphi.api import coverage, files, lens
+from psiphi.demos.record import record
+from psiphi.errors import UserError
+
+SIZE = 4
+SMALL = {"torso_hidden": (32,), "phi_hidden": (16, 16), "psi_hidden": (16,)}
+ITD = dataclasses.replace(api.OFFLINE, updates=1_000, **SMALL)
+EGO = dataclasses.replace(api.ONLINE, itd=psiphi.ITDConfig(num_envs=4, replay_size=2_000, cross_batch=32, batch=32, **SMALL), batch=32)
+
+
+class Street(gymnasium.Env[np.ndarray, Any]):
+    """Houses from -SIZE to SIZE, told in metres far from anywhere beside a number that means nothing; the episode ends at either end.
+
+    Action `first` goes left, `first` + 1 right; the right end pays.
+    """
+
+    def __init__(self, first: int = 0, limit: int = 20):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = gymnasium.spaces.Discrete(2, start=first)
+        self.first, self.limit = first, limit
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x, self.left = int(self.np_random.integers(-SIZE + 1, SIZE)), self.limit
+        return self.see(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.x, self.left = self.x + (1 if action > self.first else -1), self.left - 1
+        return self.see(), float(self.x == SIZE), abs(self.x) == SIZE, self.left == 0, {}
+
+    def see(self) -> np.ndarray:
+        return np.array([5000.0 + 100 * self.x, self.np_random.normal(), 7.0])
+
+
+def houses() -> np.ndarray:
+    return np.array([[5000.0 + 100 * x, 0.0, 7.0] for x in range(-SIZE + 1, SIZE)])
+
+
+def walks(agent: Any, goes: int, episodes: int = 120, seed: int = 0) -> psiphi.Demonstrations:
+    random = np.random.default_rng(seed)
+    return record(Street(), lambda _: goes if random.random() < 0.9 else 1 - goes, episodes, agent=agent, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def demos() -> psiphi.Demonstrations:
+    return walks("west", 0).merge(walks("east", 1, seed=1))
+
+
+@pytest.fixture(scope="module")
+def itd(demos) -> psiphi.ITD:
+    return psiphi.ITD(ITD, seed=0).fit(demos, progress=False)
+
+
+@pytest.fixture(scope="module")
+def agent(demos) -> psiphi.PsiPhi:
+    return psiphi.PsiPhi(Street, demos, EGO, seed=0).learn(3_000, study=200, progress=False)
+
+
+# --- The demonstrators -------------------------------------------------------------------------------------------------------
+
+
+def test_policies_go_where_their_agents_go(itd, demos):
+    assert itd.agents == ("west", "east")
+    assert itd.policy("west")(houses()).tolist() == [0] * 7 and itd.policy("east")(houses()).tolist() == [1] * 7
+    alone = itd.policy("east")(houses()[3])
+    assert alone == 1 and isinstance(alone, int)
+    assert itd.accuracy(demos) == pytest.approx(np.mean(demos.action == (demos.agent == "east")), abs=0.02)
+    assert itd.accuracies(demos.filter(agents=["east"])).keys() == {"east"}
+
+
+def test_a_policy_that_is_not_deterministic_strays_as_often_as_its_agent(itd):
+    policy = itd.policy("west")
+    chances = policy.probabilities(houses())
+    np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
+    drawn = policy(np.repeat(houses()[2:3], 2_000, axis=0), deterministic=False)
+    assert np.mean(drawn == 1) == pytest.approx(chances[2, 1], abs=0.03) and 0.02 < chances[2, 1] < 0.3
+
+
+def test_rewards_are_cumulants_times_preferences(itd):
+    action = np.array([0, 1, 0, 1, 0, 1, 0])
+    for who in itd.agents:
+        expected = itd.cumulants(houses())[np.arange(7), action] @ itd.preferences[who]
+        np.testing.assert_allclose(itd.reward(who)(houses(), action), expected, rtol=1e-4, atol=1e-5)
+        assert itd.reward(who)(houses()[1], 1) == pytest.approx(expected[1], rel=1e-4, abs=1e-5)
+    assert itd.cumulants(houses()[0]).shape == (2, 4)
+
+
+def test_the_wrapper_pays_what_the_reward_says(itd):
+    env = itd.reward("east").wrap(Street())
+    assert isinstance(env, psiphi.InferredReward)
+    obs, _ = env.reset(seed=2)
+    after, paid, _, _, info = env.step(1)
+    assert paid == pytest.approx(itd.reward("east")(obs, 1), rel=1e-4, abs=1e-6) and info["true_reward"] in (0.0, 1.0)
+
+
+def test_tables_can_be_read(itd):
+    text = str(itd.preferences)
+    assert text.splitlines()[0].split() == "agent cumulant 0 cumulant 1 cumulant 2 cumulant 3 like west like east".split()
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["west", "east"]
+    assert itd.preferences.to_dict().keys() == {"west", "east"} and itd.preferences.likeness[0, 1] < 0
+    assert "was seen there" in str(itd.coverage) and not itd.coverage.thin
+
+
+def test_the_same_seed_gives_the_same_model_and_progress_can_be_shown(demos, itd, capsys):
+    again = psiphi.ITD(ITD, seed=0).fit(demos, progress=True)
+    assert np.array_equal(again.policy("west").values(houses()), itd.policy("west").values(houses()))
+    assert "iterations 1000/1000" in capsys.readouterr().err
+
+
+def test_ids_may_be_integers(demos):
+    itd = psiphi.ITD(ITD).fit(dataclasses.replace(demos, agents=(7, 3)), progress=False)
+    assert itd.agents == (7, 3) and itd.policy(3).agent == 3
+    with pytest.raises(UserError, match="There is no agent '3'; the known agents are 7, 3"):
+        itd.policy("3")
+
+
+# --- Coverage -----------------------------------------------------------------------------------------------------------------
+
+
+def test_coverage_is_thin_where_nobody_does_what_an_agent_would_do(itd, demos):
+    """Each agent keeps to its own side of the street: what it would do on the other side, nobody was seen to do there."""
+    west, east = ([houses()[:3][[2, 1, 0]]] * 40, 0), ([houses()[4:]] * 40, 1)
+    obs = west[0] + east[0]
+    apart = psiphi.Demonstrations.from_lists(obs, [np.zeros(2, int)] * 40 + [np.ones(2, int)] * 40, ["west"] * 40 + ["east"] * 40)
+    report = coverage.measure(itd._known.model, apart.to_demos(), apart.agents)
+    assert report.share == {"west": 0.0, "east": 0.0} and report.thin == ("west", "east") and report.actions == 1.0
+    together = coverage.measure(itd._known.model, demos.to_demos(), demos.agents)
+    assert min(together.share.values()) > 0.9 and together.actions > 1.5
+
+
+def test_a_thin_report_names_the_agents():
+    report = coverage.Coverage({"a": 0.2, "b": 0.9}, 1.3, 4)
+    assert report.thin == ("a",) and "thin for a:" in str(report) and "1.3 of 4 actions" in str(report)
+    assert "up to shaping" in str(report) and "up to shaping" not in str(dataclasses.replace(report, actions=2.0))
+
+
+# --- Tasks ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_inferred_from_rewards_and_acted_on(itd, demos):
+    rewards = 3.0 * itd.reward("east")(demos.obs, demos.action)
+    for inference in ("bayes", "least-squares"):
+        itd.adapt((demos.obs, demos.action, rewards), inference)
+        paid = itd.cumulants(demos.obs)[np.arange(len(demos)), demos.action] @ itd.w
+        np.testing.assert_allclose(paid, rewards, atol=0.15 * np.abs(rewards).max())
+    np.testing.assert_allclose(itd.w, 3.0 * itd.preferences["east"], rtol=0.2, atol=0.1)
+    few = [(demos.obs[i], demos.action[i], rewards[i]) for i in range(0, len(demos), 10)]
+    assert itd.adapt(few).predict(houses()).tolist() == itd.set_preferences("east").predict(houses()).tolist()
+
+
+def test_preferences_can_be_set(itd):
+    assert itd.set_preferences("west").predict(houses()[3]) == 0
+    same = itd.set_preferences(itd.preferences["west"].tolist()).predict(houses()).tolist()
+    assert same == itd.set_preferences("west").predict(houses()).tolist()
+    drawn = {itd.predict(houses()[3], deterministic=False) for _ in range(200)}
+    assert drawn <= {0, 1}
+    with pytest.raises(UserError, match=r"The preferences have shape \(3,\), but expected were 4 finite weights"):
+        itd.set_preferences([1, 2, 3])
+
+
+def test_an_explanation_adds_up_and_can_be_read(itd):
+    itd.set_preferences("west")
+    for house in houses():
+        why = itd.explain(house)
+        assert why.action == itd.predict(house) and why.policies == ("west", "east")
+        np.testing.assert_allclose(why.contributions.sum(axis=1), why.values.max(axis=1), rtol=1e-4, atol=1e-6)
+        assert why.values[why.policies.index(why.follows)].max() == why.values.max()
+        assert str(why).startswith(f"action {why.action}: follows {why.follows}, which promises most on this task\npolicy ")
+
+
+# --- Newcomers -----------------------------------------------------------------------------------------------------------------
+
+
+def answers(learner: Any) -> list[np.ndarray]:
+    action = np.array([0, 1, 0, 1, 0, 1, 0])
+    whose = learner.agents[:2]
+    return [
+        learner.cumulants(houses()),
+        *(learner.policy(who).values(houses()) for who in whose),
+        *(learner.reward(who)(houses(), action) for who in whose),
+        *(learner.preferences[who] for who in whose),
+    ]
+
+
+@pytest.mark.parametrize("learner", ["itd", "agent"])
+def test_a_newcomer_changes_nothing_that_is_known(learner, request, tmp_path):
+    request.getfixturevalue(learner).save(tmp_path / "before")
+    known = psiphi.load(tmp_path / "before")
+    before = answers(known)
+    assert known.fit_new_demonstrator(walks("eastward", 1, 40, seed=5), progress=False) is known
+    for old, new in zip(before, answers(known), strict=True):
+        assert np.array_equal(old, new)
+    assert known.agents == ("west", "east", "eastward")
+    assert known.policy("eastward")(houses()).tolist() == [1] * 7
+    assert np.isfinite(known.preferences["eastward"]).all() and known.preferences.likeness.shape == (3, 3)
+    known.save(tmp_path / "after")
+    again = psiphi.load(tmp_path / "after")
+    assert np.array_equal(again.policy("eastward").values(houses()), known.policy("eastward").values(houses()))
+    assert (
+        again.set_preferences("eastward").explain(houses()[0]).policies == known.set_preferences("eastward").explain(houses()[0]).policies
+    )
+
+
+def test_who_is_known_is_no_newcomer(itd):
+    with pytest.raises(UserError, match="Agent 'west' is known already; expected were demonstrations of new agents only"):
+        itd.fit_new_demonstrator(walks("west", 1, 2))
+    with pytest.raises(UserError, match="ids would be of two kinds, such as 'west' and 5; use one kind"):
+        itd.fit_new_demonstrator(walks(5, 1, 2))
+
+
+# --- An ego --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_ego_learns_its_task_and_tells_whom_it_follows(agent):
+    assert agent.predict(houses()).tolist() == [1] * 7
+    why = agent.explain(houses()[2])
+    assert why.policies == ("west", "east", "itself") and why.follows in ("east", "itself")
+    assert 3_000 <= agent.steps <= 3_010 and "2 demonstrators" in repr(agent)
+    own = agent.w
+    assert agent.set_preferences("west").predict(houses()).tolist() == [0] * 7
+    np.testing.assert_array_equal(agent.set_preferences(None).w, own)
+
+
+def test_learning_goes_on_where_it_stopped(demos):
+    agent = psiphi.PsiPhi(lambda: Street(first=5), demos, EGO).learn(40, study=2, progress=False)
+    assert agent.predict(houses()[0]) in (5, 6) and agent.explain(houses()[0]).action == agent.predict(houses()[0])
+    first = agent._state
+    agent.learn(40, progress=False)
+    assert int(agent._state.count) > int(first.count) and agent.steps >= 80
+    assert not np.array_equal(agent._state.net.w, first.net.w)
+
+
+def vector(mode: AutoresetMode) -> SyncVectorEnv:
+    return SyncVectorEnv([Street] * 2, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("world", "number"),
+    [(Street(), 1), ("Street-v0", 4), (Street, 4), (vector(AutoresetMode.SAME_STEP), 2), (vector(AutoresetMode.NEXT_STEP), 2)],
+    ids=["environment", "id", "factory", "vector", "vector that resets in a step of its own"],
+)
+def test_any_kind_of_environment_will_do(world, number, demos):
+    if "Street-v0" not in gymnasium.registry:
+        gymnasium.register("Street-v0", lambda **_: Street())
+    place = psiphi.PsiPhi(world, demos, EGO).place
+    assert place is not None and place.worlds is not None
+    assert (place.num_envs, place.worlds.num_envs, place.shape, place.num_actions, place.first_action) == (number, number, (3,), 2, 0)
+    place.worlds.reset(0)
+    step = place.worlds.step(np.zeros(number, np.int32))
+    np.testing.assert_allclose(step.transition.next_obs[:, 0], step.transition.obs[:, 0] - 100)
+
+
+def test_a_jax_environment_will_do():
+    probe = probes.time_limit()
+    env = probes.make(
+        probe._replace(next_place=np.array([[1, 0], [1, 1]]), reward=np.array([[0.0, 0.1], [1.0, 0.5]]), ends=np.zeros((2, 2), bool))
+    )
+    demos = psiphi.Demonstrations.from_lists(
+        [np.eye(2, dtype=np.float32)[[0, 1, 1, 1]]] * 3, [np.zeros(3, int)] * 3, ["a", "a", "b"], num_actions=2
+    )
+    agent = psiphi.PsiPhi(env, demos, EGO).learn(60, study=1, progress=False).learn(20, progress=False)
+    assert agent.predict(np.eye(2)).shape == (2,)
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learner", ["itd", "agent"])
+def test_a_saved_model_answers_as_before(learner, request, tmp_path):
+    known = request.getfixturevalue(learner).set_preferences("east")
+    known.save(tmp_path)
+    again = psiphi.load(tmp_path)
+    assert type(again) is type(known) and again.agents == known.agents and again.coverage == known.coverage
+    for old, new in zip(answers(known), answers(again), strict=True):
+        assert np.array_equal(old, new)
+    assert np.array_equal(again.w, known.w) and str(again.explain(houses()[1])) == str(known.explain(houses()[1]))
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+
+
+def test_a_loaded_ego_cannot_learn_on(agent, tmp_path):
+    agent.save(tmp_path)
+    with pytest.raises(UserError, match="A loaded PsiPhi has no environment and no demonstrations to learn from"):
+        psiphi.load(tmp_path).learn(10)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"kind": "psiphi model"}, "is a checkpoint but not a model that psiphi.ITD or psiphi.PsiPhi saved"),
+        ({"version": 99}, "is a model of version 99, but this psiphi reads version 1"),
+        ({"algorithm": "os.system"}, "its algorithm is 'os.system', but expected was one of itd, psiphi"),
+        ({"agents": ["a", "a"]}, "its agents are not different ids"),
+        ({"agents": ["a", 1]}, "its agents are not different ids"),
+        ({"agents": ["a", "b", "c"]}, "what its manifest says of agents, actions and observations does not fit together"),
+        ({"config.gamma": "0.9"}, "config.gamma is '0.9', which is not a float"),
+        ({"config.torso": "elsewhere"}, "config.torso is 'elsewhere', which is not a"),
+        ({"config.unheard": 1}, "config is not a ITDConfig of this version of psiphi"),
+        ({"config.torso_hidden": [10**9]}, "does not fit"),
+        ({"model.obs_dtype": "object"}, "observations of type 'object' are none that psiphi knows"),
+        ({"model.obs_shape": [-1]}, "does not fit together"),
+        ({"model.num_actions": 3}, "does not fit"),
+        ({"model.standardised": False}, "does not fit"),
+    ],
+    ids=str,
+)
+def test_a_strange_manifest_is_refused_in_one_sentence(itd, tmp_path, change, sentence):
+    itd.save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    for name, value in change.items():
+        *parents, last = name.split(".")
+        inner = manifest["meta"]
+        for parent in parents:
+            inner = inner[parent]
+        inner[last] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError) as raised:
+        psiphi.load(tmp_path)
+    assert sentence in str(raised.value) and str(raised.value).endswith(".")
+
+
+def test_what_is_written_is_what_the_manifest_is_read_as(itd, tmp_path):
+    itd.save(tmp_path)
+    got = files.read(tmp_path)
+    assert got.config == itd.config and got.known.lens.standardise and got.seed == 0
+
+
+# --- Errors --------------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_can_be_asked_before_it_is_learned(demos):
+    with pytest.raises(UserError, match="This ITD has learned nothing yet; call fit with demonstrations first"):
+        psiphi.ITD().policy("west")
+    with pytest.raises(UserError, match="This PsiPhi has learned nothing yet; call learn with a number of steps first"):
+        psiphi.PsiPhi(Street, demos).predict(houses()[0])
+    with pytest.raises(UserError, match="total_timesteps is 0, but expected was at least 1"):
+        psiphi.PsiPhi(Street, demos).learn(0)
+
+
+def test_unknown_names_and_strange_arrays_are_refused_in_one_sentence(itd):
+    with pytest.raises(UserError, match="There is no agent 'north'; the known agents are 'west', 'east'"):
+        itd.reward("north")
+    with pytest.raises(UserError, match=r"The observation has shape \(2,\), but expected was \(3,\), or that with a leading axis"):
+        itd.policy("west")(np.zeros(2))
+    with pytest.raises(UserError, match="There is an action 2, but the actions are 0 to 1"):
+        itd.reward("west")(houses()[0], 2)
+    with pytest.raises(UserError, match="The actions are float64 of shape"):
+        itd.reward("west")(houses()[0], 0.5)
+    with pytest.raises(UserError, match="The rewards have shape"):
+        itd.adapt((houses(), np.zeros(7, int), np.zeros(3)))
+    with pytest.raises(UserError, match="The transitions are not steps"):
+        itd.adapt([])
+    with pytest.raises(UserError, match="explain takes one observation"):
+        itd.set_preferences("west").explain(houses())
+
+
+def test_an_itd_without_a_task_says_so(itd, tmp_path):
+    itd.set_preferences(None)
+    with pytest.raises(UserError, match="There is no task to act on yet; call adapt with rewarded steps, or set_preferences"):
+        itd.predict(houses()[0])
+
+
+@pytest.mark.parametrize(
+    ("world", "sentence"),
+    [
+        ("CartPole-v1", r"observations have shape \(3,\), but expected was \(4,\)"),
+        ("Pendulum-v1", "actions are Box.*, but expected were discrete ones"),
+        ("NoSuchWorld-v7", "The environment 'NoSuchWorld-v7' cannot be made"),
+        ("Blackjack-v1", "observations are Tuple.*, but expected were arrays"),
+    ],
+    ids=str,
+)
+def test_an_environment_that_does_not_fit_is_refused(world, sentence, demos):
+    with pytest.raises(UserError, match=sentence):
+        psiphi.PsiPhi(world, demos)
+
+
+def test_more_actions_than_the_environment_has_are_refused(demos):
+    with pytest.raises(UserError, match="The demonstrations have 3 actions, but expected were at most 2"):
+        psiphi.PsiPhi(Street, dataclasses.replace(demos, num_actions=3))
+
+
+# --- What the network sees ------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_any_scale_are_standardised():
+    obs = np.random.default_rng(0).normal(size=(500, 3)) * [1e-3, 1.0, 1e5] + [1e3, 0.0, -1e6]
+    obs[:, 1] = 4.0
+    glass = lens.lens_for(obs, (3,), np.float64)
+    seen = glass(obs)
+    np.testing.assert_allclose(seen.mean(axis=0), 0, atol=1e-2)
+    np.testing.assert_allclose(seen.std(axis=0), [1, 0, 1], atol=0.05)
+    assert np.abs(glass(obs + 1e9)).max() == lens.FARTHEST and seen.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "seen", "kept"),
+    [
+        ((84, 84, 3), np.uint8, (84, 84, 3), True),
+        ((4, 84, 84), np.uint8, (84, 84, 4), True),
+        ((84, 84), np.uint8, (84, 84, 1), True),
+        ((7, 7, 5), np.uint8, (7, 7, 5), True),
+        ((5, 5), np.float32, (5, 5), False),
+        ((3, 20, 20), np.float32, (20, 20, 3), False),
+        ((128,), np.uint8, (128,), False),
+    ],
+    ids=str,
+)
+def test_pictures_keep_their_bytes_and_are_turned_round(shape, dtype, seen, kept):
+    obs = np.random.default_rng(0).integers(0, 255, (6, *shape)).astype(dtype)
+    glass = lens.lens_for(obs, shape, dtype)
+    got = glass(obs)
+    assert got.shape[1:] == seen == glass.seen_shape and (got.dtype == np.uint8) == kept == (not glass.standardise)
+    if shape == (4, 84, 84):
+        np.testing.assert_array_equal(got[2, :, :, 3], obs[2, 3])
+    if not kept:
+        assert abs(got.mean()) < 1e-2
+    blank = lens.blank(shape, dtype, glass.standardise)
+    assert (blank.mean.shape, blank.layout, blank.spec(2)) == (glass.mean.shape, glass.layout, glass.spec(2))
+
+
+def test_pictures_can_be_learned_from():
+    random = np.random.default_rng(0)
+    dark, bright = (random.integers(low, low + 40, (20, 1, 20, 20)).astype(np.uint8) for low in (0, 200))
+    obs = [np.concatenate([dark[:10], bright[:1]]), np.concatenate([bright[:10], dark[:1]])]
+    demos = psiphi.Demonstrations.from_lists(obs, [np.zeros(10, int), np.ones(10, int)], ["a", "a"], num_actions=2)
+    config = dataclasses.replace(ITD, updates=40, ema=0.3, num_cumulants=1, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=())
+    itd = psiphi.ITD(config).fit(demos, progress=False)
+    assert itd.policy("a")(dark[10:]).tolist() == [0] * 10 and itd.policy("a")(bright[10:]).tolist() == [1] * 10

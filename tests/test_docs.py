@@ -1,0 +1,52 @@
+"""The documentation is true as far as a machine can tell: its examples run, and its links lead somewhere."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def words(heading: str) -> str:
+    """A heading as the anchor that a git host and the site give it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {words(line.lstrip("#")) for line in page.read_text(encoding="utf-8").splitlines() if re.match(r"#{1,3} ", line)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in page.read_text(encoding="utf-8")], ids=lambda page: page.stem)
+def test_examples_do_what_the_page_says(page, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with capfd.disabled():
+        failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert tried > 0
+    assert not failed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {link}"
+
+
+def test_the_index_leads_to_every_page():
+    listed = set(re.findall(r"^([a-z_]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {page.stem for page in PAGES} - {"index"} <= listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_blocks_can_be_parsed(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        compile(block, page.name, "exec")
