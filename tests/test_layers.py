@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": WORDS | {"gpi", "tasks", "nets"},
     "stats": {"errors"},
     "checkpoint": {"errors"},
+    "configs": {"errors"},
     "progress": WORDS,
     "arguments": {"errors"},
     "demos": WORDS | {"progress", "demos"},
@@ -26,12 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": WORDS | {"demos", "envs"},
     "envs.inferred_reward": WORDS | {"model"},
     "loops": WORDS | CORE | {"model", "checkpoint", "progress", "loops"},
-    "api": WORDS | CORE | {"model", "checkpoint", "progress", "demos", "agents", "envs", "loops", "api"},
+    "api": WORDS | CORE | {"model", "checkpoint", "configs", "progress", "demos", "agents", "envs", "loops", "api"},
     "report": WORDS | {"stats", "experiments.paper", "experiments.cells"},
     "experiments.paper": WORDS,
     "experiments.cells": WORDS,
     "experiments.infer": WORDS | {"agents", "api", "arguments", "demos", "report", "experiments.cells"},
-    "experiments": WORDS | CORE | {"model", "stats", "checkpoint", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
+    "experiments": WORDS
+    | CORE
+    | {"model", "stats", "checkpoint", "configs", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},
     "__main__": {"cli"},
     "cli": WORDS
     | CORE

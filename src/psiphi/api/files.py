@@ -1,7 +1,6 @@
 """Model files: a directory with a manifest and named arrays, checked before use. Reading one runs no code from it."""
 
 import dataclasses
-import math
 import typing
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.api import lens
 from psiphi.api.coverage import Coverage
 from psiphi.api.known import Known
+from psiphi.configs import from_json
 from psiphi.errors import UserError
 from psiphi.model import Model
 
@@ -146,22 +146,3 @@ def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
     if described.obs_dtype not in checkpoint.DTYPES:
         raise UserError(f"{path} is damaged: observations of type {described.obs_dtype!r} are none that psiphi knows.")
     return tuple(agents)
-
-
-def from_json(kind: Any, value: Any, name: str) -> Any:
-    """A frozen config, or a value in one, out of JSON values; anything that does not fit its type is refused."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        fields = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) != set(fields):
-            raise UserError(f"{name} is not a {kind.__name__} of this version of psiphi.")
-        return kind(**{field: from_json(fields[field], item, f"{name}.{field}") for field, item in value.items()})
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and isinstance(value, list):
-        return tuple(from_json(arguments[0], item, name) for item in value)
-    if origin is Literal and value in arguments:
-        return value
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if kind in (int, bool, str) and type(value) is kind:
-        return value
-    raise UserError(f"{name} is {value!r}, which is not a {getattr(kind, '__name__', kind)}.")

@@ -6,8 +6,6 @@ A model directory is a checkpoint whose manifest also says in which setting it w
 import dataclasses
 import functools
 import math
-import types
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,6 +17,7 @@ from jax import Array
 
 from psiphi import checkpoint
 from psiphi.agents import itd, psiphi
+from psiphi.configs import from_json
 from psiphi.envs import coingrid
 from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
@@ -147,30 +146,6 @@ def like(setting: Setting) -> Any:
         return Demos(Demonstration(obs, action, jnp.zeros(shape), obs, action), jnp.ones(agents, jnp.int32))
 
     return jax.eval_shape(made, jax.random.key(0), jax.eval_shape(lambda: blank(agents, 1)))
-
-
-def from_json(kind: Any, value: Any, name: str) -> Any:
-    """A frozen config, or a value in one, out of JSON values; anything that does not fit its type is refused."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        fields = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) - set(fields):
-            raise UserError(f"{name} is not a {kind.__name__} of this version of psiphi.")
-        return kind(**{field: from_json(fields[field], item, f"{name}.{field}") for field, item in value.items()})
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        (some,) = [argument for argument in arguments if argument is not types.NoneType]
-        return None if value is None else from_json(some, value, name)
-    if origin is tuple and isinstance(value, list):
-        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
-        if len(kinds) == len(value):
-            return tuple(from_json(item_kind, item, name) for item_kind, item in zip(kinds, value, strict=True))
-    if origin is Literal and value in arguments:
-        return value
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if kind in (int, bool, str) and type(value) is kind:
-        return value
-    raise UserError(f"{name} is {value!r}, which is not a {getattr(kind, '__name__', kind)}.")
 
 
 # --- What a model can be asked -------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ _ITD = Experiment(
     variants=(UNLIMITED,),
     methods=(
         Method("itd", "ITD (default)"),
-        Method("itd-offline", "ITD from logs alone", {"itd.cross_policy_on": "pooled", "itd.cross_batch": 128}),
+        Method("itd-offline", "ITD from logs alone", {"itd.cross_policy_on": "pooled", "itd.cross_batch": 128, "itd.sparsity": 0.0}),
         _PAPER_ITD,
     ),
     measures=("phi", "imitation", "planner"),
