@@ -21,6 +21,8 @@ from psiphi.experiments.films import film
 from psiphi.loops import runs, scan
 from psiphi.types import Demonstration, Env, EnvSpec, TimeStep
 
+FIGURE_3 = paper.EXPERIMENTS["figure-3"]
+
 KINDS = 2
 
 
@@ -117,8 +119,8 @@ def test_an_interrupted_run_continues_with_what_it_was_shown(tmp_path, monkeypat
 # --- Settings ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", traffic.FIGURE_3.variants, ids=lambda variant: variant.name)
-@pytest.mark.parametrize("method", traffic.FIGURE_3.methods, ids=lambda method: method.name)
+@pytest.mark.parametrize("variant", FIGURE_3.variants, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("method", FIGURE_3.methods, ids=lambda method: method.name)
 def test_every_method_has_a_setting_in_every_panel(variant, method):
     setting = traffic.paced(traffic.setting_of(variant.name, method.algorithm, method.changes, steps=10_000))
     loop = traffic.loop_of(setting, 1)
@@ -145,11 +147,12 @@ def test_schedules_are_as_long_as_the_run():
 
 
 def test_the_figure_is_one_that_reports_can_draw():
-    for method in traffic.FIGURE_3.methods:
-        for variant in traffic.FIGURE_3.variants:
-            figures = traffic.FIGURE_3.figures(method, variant)
+    for method in FIGURE_3.methods:
+        for variant in FIGURE_3.variants:
+            figures = FIGURE_3.figures(method, variant)
             assert [figure.metric for figure in figures] == ["auc", "final_return", "steps_to_90"]
-    assert all(isinstance(method, paper.Method) and method.how == "curve" for method in traffic.FIGURE_3.methods)
+    assert all(isinstance(method, paper.Method) and method.how == "curve" for method in FIGURE_3.methods)
+    assert {variant.name for variant in FIGURE_3.variants} == set(traffic.PANELS)
 
 
 def test_a_bad_setting_gets_one_sentence():

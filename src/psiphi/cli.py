@@ -142,7 +142,7 @@ class Reproduce:
     """Reproduce a table or figure: train and measure what is missing, then draw the report. Interrupted, the same command continues."""
 
     name: tyro.conf.Positional[str]
-    """What: table-1, table-2, figure-coingrid, itd-coingrid, ablation or figure-cumulants."""
+    """What: table-1, table-2, figure-3, figure-coingrid, itd-coingrid, ablation or figure-cumulants."""
     seeds: int = 1
     """How many seeds."""
     first_seed: int = 0
@@ -153,6 +153,8 @@ class Reproduce:
     """Only these, separated by commas; all if empty."""
     envs: Annotated[str, tyro.conf.arg(aliases=("--env",))] = ""
     """Only these worlds, separated by commas; all if empty."""
+    panel: str = ""
+    """Of figure-3, only these panels: single-task, adversarial, multi-task."""
     jobs: int = 1
     """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest."""
     repetitions: int = 256
@@ -172,7 +174,11 @@ def reproduce(config: Reproduce) -> None:
     _at_least(0, first_seed=config.first_seed)
     effort = Effort(updates=config.updates, episodes=config.episodes, repetitions=config.repetitions, steps=config.steps)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
-    methods, envs = ([name.strip() for name in names.split(",") if name.strip()] for names in (config.methods, config.envs))
+    lists = (config.methods, config.envs, config.panel)
+    methods, envs, panels = ([name.strip() for name in names.split(",") if name.strip()] for names in lists)
+    if panels and config.name != "figure-3":
+        raise UserError(f"{config.name} has no panels to choose from; --panel is for figure-3.")
+    envs += [f"highway-{panel}" for panel in panels]
     directory = reproduce(config.name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
     print(directory / "README.md")
 

@@ -18,7 +18,7 @@ from psiphi import model as model_functions
 from psiphi.agents import bc, dqn, psiphi, sqil
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
-from psiphi.experiments import baselines, models, paper
+from psiphi.experiments import baselines, models, paper, traffic
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.paper import ALL, FEW, MANY, Experiment, Figure, Method, Variant
 from psiphi.loops import scan
@@ -112,6 +112,8 @@ def setting_of(
     what: Experiment, variant: Variant, method: Method, *, steps: int | None = None, episodes: int | None = None, updates: int | None = None
 ) -> Any:
     """What a row is: all that its figures depend on besides the seed; with less of something, where that is asked for."""
+    if variant.name in traffic.PANELS:
+        return traffic.setting_of(variant.name, method.algorithm, method.changes, steps)
     if method.how == "adapt":
         given = {"before.steps": steps, "before.episodes": episodes}
         setting = adapted_setting(method)
@@ -141,6 +143,8 @@ def described(setting: Any) -> dict[str, Any]:
 
 def saw(setting: Any) -> list[str]:
     """Demonstrations, steps of its own, rewards: in words, for the report."""
+    if isinstance(setting, traffic.Setting):
+        return traffic.saw(setting)
     if isinstance(setting, Adapted):
         demonstrations, steps, _ = saw(setting.before)
         return [demonstrations, f"{steps}; then those of the task", "those of the task"]
@@ -244,6 +248,10 @@ def curve(variant: Variant, setting: Any, seed: int) -> tuple[list[tuple[Figure,
     task = variant.task or "R+G"
     if isinstance(setting, Online):
         steps, returns, env_steps, seconds = learned_online(setting, seed)
+    elif isinstance(setting, traffic.Setting):
+        driven = traffic.train(setting, seed, progress=False)
+        steps, returns = curve_of(driven.rows)
+        env_steps, seconds = driven.env_steps, driven.wall_s
     else:
         trained = baselines.train(setting, seed, progress=False)
         steps, returns = curve_of(trained.rows)

@@ -401,6 +401,11 @@ _EGO_TASKS = {
     "misaligned": ("Y", "misaligned: the ego wants yellow coins, which no demonstrator looks at"),
 }
 
+_WHILE_IT_LEARNS = Table(
+    "While it learns",
+    (("auc", Figure("auc", EGO)), ("final return", Figure("final_return", EGO)), ("steps to 90 %", Figure("steps_to_90", EGO))),
+)
+
 _CURVES = Experiment(
     name="figure-coingrid",
     title="Learning one's own task beside demonstrators (hypotheses H1 and H2 on CoinGrid)",
@@ -423,17 +428,37 @@ _CURVES = Experiment(
         Method("bc", "BC", {"pooled": True}, how="curve", algorithm="bc"),
     ),
     measures=(),
-    tables=(
-        Table(
-            "While it learns",
-            (
-                ("auc", Figure("auc", EGO)),
-                ("final return", Figure("final_return", EGO)),
-                ("steps to 90 %", Figure("steps_to_90", EGO)),
-            ),
-        ),
-    ),
+    tables=(_WHILE_IT_LEARNS,),
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (_TABLE_1, _TABLE_2, _CURVES, _ITD, _ABLATION, _CUMULANTS)}
+HIGHWAY_PANELS = {
+    "single-task": "what the others want",
+    "adversarial": "to pass parked cars",
+    "multi-task": "what nobody else wants",
+}
+"""Of figure 3, and what the ego wants there."""
+
+_FIGURE_3 = Experiment(
+    name="figure-3",
+    title="Figure 3: learning to drive beside demonstrators",
+    story=(
+        "An ego among 20 cars. In **single-task** the others want what the ego wants, in **adversarial** they are parked, in "
+        "**multi-task** four kinds of drivers want other speeds and lanes. At every step each method sees what the five nearest cars "
+        "saw and did, nothing having been recorded before; PsiPhi-learning and DQN+BC-aux are told which kind of driver it was, BC and "
+        "SQIL take all for one. BC and SQIL see no reward. **Normalised return** is the return over that of IDM, the rule by which the "
+        "others drive, in the ego's place and with the ego's actions; it is no upper bound."
+    ),
+    variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
+    methods=(
+        Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
+        Method("dqn", "DQN", how="curve", algorithm="dqn"),
+        Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
+        Method("bc", "BC", how="curve", algorithm="bc"),
+        Method("sqil", "SQIL", how="curve", algorithm="sqil"),
+    ),
+    measures=(),
+    tables=(_WHILE_IT_LEARNS,),
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (_TABLE_1, _TABLE_2, _FIGURE_3, _CURVES, _ITD, _ABLATION, _CUMULANTS)}
 """What `psiphi reproduce` knows, by name."""

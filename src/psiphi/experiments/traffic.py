@@ -27,7 +27,6 @@ from psiphi.envs.highway import HighwayConfig
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
 from psiphi.experiments.models import changed
-from psiphi.experiments.paper import EGO, Experiment, Figure, Method, Table, Variant
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.types import Agent, Env, EnvSpec, Metrics
@@ -213,20 +212,19 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
 
 
 class Panel(NamedTuple):
-    """A scenario, what the ego wants in it, and what IDM earns there."""
+    """A scenario and what IDM earns there in the ego's place."""
 
     world: Callable[[], HighwayConfig]
-    wants: str
     reference: float
     """Mean of 512 episodes of `expert_returns` with key 1000."""
 
 
 PANELS = {
-    "highway-single-task": Panel(highway.single_task, "what the others want", 59.8),
-    "highway-adversarial": Panel(highway.adversarial, "to pass parked cars", 64.1),
-    "highway-multi-task": Panel(highway.multi_task, "what nobody else wants", 71.7),
+    "highway-single-task": Panel(highway.single_task, 59.8),
+    "highway-adversarial": Panel(highway.adversarial, 64.1),
+    "highway-multi-task": Panel(highway.multi_task, 71.7),
 }
-"""By the name of the variant."""
+"""By the name of figure 3's variant."""
 
 
 def default_dqn() -> DQNConfig:
@@ -271,32 +269,3 @@ def saw(setting: Setting) -> list[str]:
     shown = f"those of the {world.observed} nearest cars, at every step" if watches(setting) else "none"
     paid = isinstance(setting.agent, DQNConfig | PsiPhiConfig) or getattr(setting.agent, "env_reward", False)
     return [shown, f"{setting.steps:,}", "of its own task" if paid else "none"]
-
-
-FIGURE_3 = Experiment(
-    name="figure-3",
-    title="Figure 3: learning to drive beside demonstrators",
-    story=(
-        "An ego among 20 cars. In **single-task** the others want what the ego wants, in **adversarial** they are parked, in "
-        "**multi-task** four kinds of drivers want other speeds and lanes. At every step each method sees what the five nearest cars "
-        "saw and did, nothing having been recorded before; PsiPhi-learning and DQN+BC-aux are told which kind of driver it was, BC and "
-        "SQIL take all for one. BC and SQIL see no reward. **Normalised return** is the return over that of IDM, the rule by which the "
-        "others drive, in the ego's place and with the ego's actions; it is no upper bound."
-    ),
-    variants=tuple(Variant(name, f"Highway, {name.removeprefix('highway-')}", task=panel.wants) for name, panel in PANELS.items()),
-    methods=(
-        Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
-        Method("dqn", "DQN", how="curve", algorithm="dqn"),
-        Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
-        Method("bc", "BC", how="curve", algorithm="bc"),
-        Method("sqil", "SQIL", how="curve", algorithm="sqil"),
-    ),
-    measures=(),
-    tables=(
-        Table(
-            "While it learns",
-            (("auc", Figure("auc", EGO)), ("final return", Figure("final_return", EGO)), ("steps to 90 %", Figure("steps_to_90", EGO))),
-        ),
-    ),
-)
-"""The panels are its variants: `psiphi reproduce figure-3 --env highway-multi-task`."""
