@@ -45,7 +45,8 @@ def test_every_curve_has_the_same_steps_to_learn_from(method):
         task = models.task(variant.task or "")
         assert task == (setting.setting.ego_task if isinstance(setting, Online) else models.task(setting.task))
         if isinstance(setting, Online):
-            assert setting.setting.itd.updates == setting.study + (5_000 - comparisons.RANDOM_STEPS) // 8
+            rounds = setting.study + (5_000 - comparisons.RANDOM_STEPS) // 8
+            assert setting.setting.itd.updates == 2 * rounds and setting.setting.itd.sparsity_ramp == setting.study / rounds
             assert setting.setting.prefill_steps == comparisons.RANDOM_STEPS
         else:
             assert setting.prefill_steps == comparisons.RANDOM_STEPS
