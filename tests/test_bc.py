@@ -10,6 +10,7 @@ import pytest
 
 from psiphi.agents import bc
 from psiphi.agents.bc import BCConfig
+from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import ActionNet
@@ -205,3 +206,16 @@ def test_demonstrations_that_do_not_fit_are_refused():
         jax.eval_shape(agent.init, KEY, demonstrations())
     with pytest.raises(UserError, match=r"obs has shape \(5,\), but the environment's observations have shape \(4,\)"):
         jax.eval_shape(bc.make(CONFIG, SPEC._replace(obs_shape=(4,)), 3).init, KEY, demonstrations())
+
+
+def test_it_learns_from_a_users_logs_alone():
+    """As docs/bc.md says: no environment, the user's own table."""
+    seen = np.tile(np.arange(-2.0, 3.0, dtype=np.float32), 4)[:, None]
+    to_the_right = (seen[:, 0] < 0).astype(int)
+    demos = Demonstrations.from_lists([seen, seen], [to_the_right, 1 - to_the_right], ["ann", "bob"])
+    spec = EnvSpec(demos.obs.shape[1:], demos.obs.dtype, demos.num_actions)
+    config = BCConfig(torso="mlp", torso_hidden=(16,), head_hidden=(), updates=200, ema=0.0)
+    result = scan.run(None, bc.make(config, spec, 2), demos.to_demos(), scan.LoopConfig(iterations=200, chunk=200), progress=False)
+    net = bc.deployed(config, result.agent())
+    for k, wanted in enumerate((to_the_right, 1 - to_the_right)):
+        assert (np.asarray(bc.of_demonstrator(net, k)(jnp.asarray(seen))).argmax(axis=-1) == wanted).all()

@@ -48,7 +48,7 @@ FIRST_SEED = 100
 def requirements(library: str) -> list[str]:
     """What to tell pip. imitation excludes the Gymnasium that psiphi asks for, so it gets psiphi's other dependencies, not psiphi."""
     if library == "sb3":
-        return [*PINS[library], "--constraint", str(ROOT / "constraints.txt"), "--editable", str(ROOT)]
+        return [*PINS[library], "--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[data]"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*PINS[library], *(x for x in project["dependencies"] if not x.startswith("gymnasium"))]
 
