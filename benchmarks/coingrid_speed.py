@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +33,7 @@ from minigrid.core.world_object import Floor
 from minigrid.envs.empty import EmptyEnv
 from minigrid.minigrid_env import MiniGridEnv
 from minigrid.wrappers import FullyObsWrapper
+from turns import measure
 
 from psiphi.envs import coingrid
 from psiphi.envs.coingrid_gym import CoinGridEnv
@@ -69,20 +69,6 @@ class MiniGridCoins(MiniGridEnv):
         self.grid.set(x, y, None)
         self.left -= 1
         return obs, WEIGHTS[coin.color], self.left == 0, truncated, info
-
-
-def measure(runs: dict[str, Callable[[], int]], seconds: float, rounds: int = 5) -> dict[str, dict[str, float]]:
-    """Speeds of functions which answer how many steps they took; they take turns, so that a busy moment hits them all alike."""
-    spent = {name: np.zeros(3) for name in runs}
-    for run in runs.values():
-        run()  # warm up, compile
-    for _ in range(rounds):
-        for name, run in runs.items():
-            steps, wall, cpu = 0, time.perf_counter(), time.process_time()
-            while time.perf_counter() - wall < seconds / rounds:
-                steps += run()
-            spent[name] += steps, time.perf_counter() - wall, time.process_time() - cpu
-    return {name: {"steps_per_s": steps / wall, "steps_per_cpu_s": steps / cpu} for name, (steps, wall, cpu) in spent.items()}
 
 
 def gymnasium_runner(env: gymnasium.Env, chunk: int = 200) -> Callable[[], int]:

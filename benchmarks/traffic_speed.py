@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -33,25 +32,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from highway_env.envs.roundabout_env import RoundaboutEnv
+from turns import measure
 
 from psiphi.envs import highway, roundabout
 from psiphi.types import Env
 
 KINEMATICS = {"type": "Kinematics", "features": ["x", "y", "vx", "vy"], "see_behind": True}
-
-
-def measure(runs: dict[str, Callable[[], int]], seconds: float, rounds: int = 3) -> dict[str, float]:
-    """Steps per CPU-second of functions which answer how many steps they took; they take turns, so that a busy moment hits all alike."""
-    spent = {name: np.zeros(2) for name in runs}
-    for run in runs.values():
-        run()  # warm up, compile
-    for _ in range(rounds):
-        for name, run in runs.items():
-            steps, wall, cpu = 0, time.perf_counter(), time.process_time()
-            while time.perf_counter() - wall < seconds / rounds:
-                steps += run()
-            spent[name] += steps, time.process_time() - cpu
-    return {name: steps / cpu for name, (steps, cpu) in spent.items()}
 
 
 def theirs(name: str, config: dict[str, Any], observed: int, chunk: int = 10) -> Callable[[], int]:
@@ -140,7 +126,7 @@ def main() -> None:
     speeds = {}
     print(f"{'':20}{'':30}{'steps/CPU-s':>14}{'x highway-env':>16}")
     for setting, runs in contenders(args.envs).items():
-        speeds[setting] = measure(runs, args.seconds)
+        speeds[setting] = {name: speed["steps_per_cpu_s"] for name, speed in measure(runs, args.seconds, rounds=3).items()}
         for name, speed in speeds[setting].items():
             print(f"{setting:20}{name:30}{speed:14,.1f}{speed / speeds[setting]['highway-env']:16,.0f}", flush=True)
     if args.out:
