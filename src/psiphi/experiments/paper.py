@@ -414,7 +414,9 @@ _CURVES = Experiment(
         "begins with the same number of random steps, which count. **auc** is the mean normalised return over the steps, **final return** "
         "the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation, in environment steps, at which "
         f"the normalised return is at least {SOLVED} (all of the steps if it never was). BC, SQIL and GAIL take all demonstrations for one "
-        "demonstrator's; BC and GAIL never see a reward. DQN+BC-aux and PPO+BC-aux clone the demonstrators on a shared torso."
+        "demonstrator's; BC and GAIL never see a reward. DQN+BC-aux and PPO+BC-aux clone the demonstrators on a shared torso. "
+        "PsiPhi-learning and DQN were tuned for few steps, on other seeds; PPO, GAIL and SQILv2 keep settings that were tuned for longer "
+        "runs."
     ),
     variants=tuple(Variant(f"coingrid-{name}", f"CoinGrid, {label}", task=task) for name, (task, label) in _EGO_TASKS.items()),
     methods=(
