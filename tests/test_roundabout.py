@@ -166,3 +166,10 @@ def test_a_bad_config_gets_one_sentence(change, message):
     with pytest.raises(UserError, match=message) as caught:
         dataclasses.replace(CONFIG, **change)
     assert "\n" not in str(caught.value)
+
+
+def test_highway_envs_own_traffic_is_a_config():
+    """It puts cars before the beginning and behind the end of a lane of the circle."""
+    config = roundabout.like_highway_env()
+    state, obs = roundabout.make(config).reset(jax.random.key(0))
+    assert np.isfinite(obs).all() and np.isfinite(state.cars.x).all()

@@ -151,8 +151,9 @@ def _check_arrivals(config: RoundaboutConfig) -> None:
         edge = (arrival.start, arrival.end)
         if edge not in ROAD.names or not 0 <= arrival.rank < ROAD.count[ROAD.names.index(edge)]:
             raise UserError(f"A car starts on lane {arrival.rank} from {arrival.start!r} to {arrival.end!r}, which the roundabout has not.")
-        length = float(ROAD.lanes.length[ROAD.lane_of(*edge, arrival.rank)])
-        if not 0 <= arrival.s <= length:
+        index = ROAD.lane_of(*edge, arrival.rank)
+        length, circular = float(ROAD.lanes.length[index]), bool(ROAD.lanes.circular[index])
+        if not (circular or 0 <= arrival.s <= length):  # a circle goes on before and behind each of its lanes
             raise UserError(f"A car starts at {arrival.s:g} m from {arrival.start!r} to {arrival.end!r}, but that lane has {length:.1f} m.")
         if not 0 <= arrival.speed <= MAX_SPEED:
             raise UserError(f"A car starts at {arrival.speed} m/s, but expected was a speed from 0 to {MAX_SPEED:g}.")
