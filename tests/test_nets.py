@@ -1,5 +1,7 @@
 """Networks: what they show, what they compute, and along which axes."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,7 +160,7 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
     ("name", "obs_shape"),
     [
         ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("egocentric", (7, 7, 5)),
-        ("egocentric", (5, 8, 2)),
+        ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)),
         ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
 )  # fmt: skip
@@ -181,6 +183,28 @@ def test_torsos_take_an_empty_batch(torso_name):
     assert jax.eval_shape(lambda key, obs: nets.torso(torso_name, spec, (6,), key=key)(obs), KEY, obs).shape == (0, 6)
 
 
+@pytest.fixture(scope="module")
+def crowd() -> tuple[Any, np.ndarray, Any]:
+    """A crowd torso, three observations of oneself and four others, and what it makes of observations."""
+    torso = drawn(shapes_of(nets.torso, "crowd", EnvSpec((5, 4), jnp.float32, 3), (8, 6)))
+    return torso, np.random.default_rng(1).normal(size=(3, 5, 4)).astype(np.float32), quick_jit(lambda torso, obs: torso(obs))
+
+
+def test_a_crowd_is_the_same_in_any_order(crowd):
+    torso, obs, read = crowd
+    np.testing.assert_allclose(read(torso, obs[:, [0, 3, 1, 4, 2]]), read(torso, obs), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(read(torso, obs[:, [1, 0, 2, 3, 4]]), read(torso, obs), atol=1e-2)  # oneself is not one of the others
+
+
+def test_a_crowd_shows_small_distances_as_clearly_as_large_ones(crowd):
+    torso, obs, read = crowd
+    shift = np.zeros((1, 5, 4), np.float32)
+    shift[:, 1:, 0] = 0.05
+    near = np.concatenate([obs[:1, :1], np.zeros((1, 4, 4), np.float32)], axis=1)
+    beside, ahead = (np.abs(read(torso, at + shift) - read(torso, at)).max() for at in (near, near + 60 * shift))
+    assert beside > 3 * ahead
+
+
 def test_impala_deep_uses_all_of_its_weights():
     torso = drawn(shapes_of(lambda key: ImpalaDeep((5, 6, 2), (5,), key=key, channels=(2,))))
     obs = np.random.default_rng(0).integers(0, 3, (4, 5, 6, 2)).astype(np.uint8)
@@ -199,6 +223,7 @@ def test_bytes_of_a_picture_are_scaled_and_those_of_a_board_are_not():
     ("name", "obs_shape", "expected"),
     [
         ("egocentric", (5,), "(H, W, C >= 2)"), ("egocentric", (5, 5, 1), "(H, W, C >= 2)"),
+        ("crowd", (5,), "(1 + others, f)"), ("crowd", (1, 4), "(1 + others, f)"),
         ("impala-shallow", (5,), "(H, W, C)"), ("impala-deep", (5, 5), "(H, W, C)"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
-TorsoName = Literal["auto", "mlp", "egocentric", "impala-shallow", "impala-deep"]
+TorsoName = Literal["auto", "mlp", "crowd", "egocentric", "impala-shallow", "impala-deep"]
 
 
 class MLP(eqx.Module):
@@ -58,6 +58,33 @@ class Flat(eqx.Module):
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
         return self.mlp(_rows(obs).astype(jnp.float32))
+
+
+class Crowd(eqx.Module):
+    """One network for each of the others beside oneself, then a maximum and a mean over them: who is listed first does not matter.
+
+    For observations ``[1 + others, f]``, one's own row first. Every entry is shown at several scales, as a car's length decides among
+    distances of a hundred metres.
+    """
+
+    SCALES = (4.0, 16.0)
+
+    each: MLP
+    mlp: MLP
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+        if len(obs_shape) != 2 or obs_shape[0] < 2:
+            raise UserError(f"the crowd torso reads rows of shape (1 + others, f), but observations have shape {obs_shape}.")
+        each_key, all_key = jax.random.split(key)
+        row, width = (1 + len(self.SCALES)) * obs_shape[1], hidden[0] // 2
+        self.each = MLP((2 * row, width, width), key=each_key, activate_last=True)
+        self.mlp = MLP((row + 2 * width, *hidden), key=all_key, activate_last=True)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        rows = jnp.concatenate([obs, *(jnp.tanh(scale * obs) for scale in self.SCALES)], axis=-1)
+        own, others = rows[:, :1], rows[:, 1:]
+        met = self.each(jnp.concatenate([jnp.broadcast_to(own, others.shape), others], axis=-1))
+        return self.mlp(jnp.concatenate([own[:, 0], jnp.max(met, axis=1), jnp.mean(met, axis=1)], axis=-1))
 
 
 def _egocentric_cells(height: int, width: int) -> np.ndarray:
@@ -205,7 +232,7 @@ class ImpalaDeep(eqx.Module):
         return self.mlp(jax.nn.relu(_rows(x)))
 
 
-Torso = Flat | Egocentric | ImpalaShallow | ImpalaDeep
+Torso = Flat | Crowd | Egocentric | ImpalaShallow | ImpalaDeep
 
 
 def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array) -> Torso:
@@ -214,6 +241,7 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
     kinds: dict[str, type[Torso]] = {
         "auto": ImpalaShallow if pictures else Flat,
         "mlp": Flat,
+        "crowd": Crowd,
         "egocentric": Egocentric,
         "impala-shallow": ImpalaShallow,
         "impala-deep": ImpalaDeep,
@@ -279,6 +307,11 @@ class PsiPhiNet(eqx.Module):
         """Successor features of every head."""
         per_head = jax.vmap(jax.vmap(lambda head: head(features), out_axes=1), out_axes=1)(self.psi_heads)
         return self._per_action(per_head)
+
+    def last_psi(self, features: Float[Array, "B f"]) -> Float[Array, "B ensemble A d"]:
+        """Successor features of the last head, the ego's."""
+        last = jax.tree.map(lambda x: x[-1], self.psi_heads)
+        return self._per_action(jax.vmap(lambda head: head(features), out_axes=1)(last))
 
     def own_psi(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A d"]:
         """Successor features where slice k of `features` meets head k only."""
