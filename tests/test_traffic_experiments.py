@@ -143,7 +143,7 @@ def test_who_watches_whom():
 
 def test_schedules_are_as_long_as_the_run():
     psiphi = traffic.paced(traffic.setting_of("highway-multi-task", "psiphi", {"num_envs": 4}, steps=6_000))
-    assert (psiphi.agent.itd.updates, psiphi.agent.itd.num_envs) == (1_000, 4)
+    assert (psiphi.agent.itd.updates, psiphi.agent.itd.num_envs) == (2 * 1_250, 4)  # two after each of the steps that are not random
 
 
 def test_the_figure_is_one_that_reports_can_draw():
@@ -152,7 +152,7 @@ def test_the_figure_is_one_that_reports_can_draw():
             figures = FIGURE_3.figures(method, variant)
             assert [figure.metric for figure in figures] == ["auc", "final_return", "steps_to_90"]
     assert all(isinstance(method, paper.Method) and method.how == "curve" for method in FIGURE_3.methods)
-    assert {variant.name for variant in FIGURE_3.variants} == set(traffic.PANELS)
+    assert {variant.name for variant in FIGURE_3.variants} < set(traffic.PANELS)
 
 
 def test_a_bad_setting_gets_one_sentence():

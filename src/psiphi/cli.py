@@ -142,7 +142,7 @@ class Reproduce:
     """Reproduce a table or figure: train and measure what is missing, then draw the report. Interrupted, the same command continues."""
 
     name: tyro.conf.Positional[str]
-    """What: table-1, table-2, figure-3, figure-coingrid, itd-coingrid, ablation or figure-cumulants."""
+    """What: table-1, table-2, figure-3, figure-coingrid, itd-coingrid, ablation, figure-cumulants or figure-sensitivity."""
     seeds: int = 1
     """How many seeds."""
     first_seed: int = 0
@@ -155,6 +155,8 @@ class Reproduce:
     """Only these worlds, separated by commas; all if empty."""
     panel: str = ""
     """Of figure-3, only these panels: single-task, adversarial, multi-task."""
+    film: bool = False
+    """Of figure-3, also train PsiPhi-learning with the first seed and write an episode of it as OUT/figure-3/PANEL.gif."""
     jobs: int = 1
     """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest."""
     repetitions: int = 256
@@ -168,7 +170,7 @@ class Reproduce:
 
 
 def reproduce(config: Reproduce) -> None:
-    from psiphi.experiments.reproduce import Effort, reproduce
+    from psiphi.experiments.reproduce import Effort, film, reproduce
 
     _at_least(1, seeds=config.seeds, jobs=config.jobs)
     _at_least(0, first_seed=config.first_seed)
@@ -176,11 +178,13 @@ def reproduce(config: Reproduce) -> None:
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     lists = (config.methods, config.envs, config.panel)
     methods, envs, panels = ([name.strip() for name in names.split(",") if name.strip()] for names in lists)
-    if panels and config.name != "figure-3":
-        raise UserError(f"{config.name} has no panels to choose from; --panel is for figure-3.")
+    if config.name != "figure-3" and (panels or config.film):
+        raise UserError(f"{config.name} has no panels to choose from and no film; --panel and --film are for figure-3.")
     envs += [f"highway-{panel}" for panel in panels]
     directory = reproduce(config.name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
     print(directory / "README.md")
+    for path in film(config.name, directory, config.first_seed, envs, effort) if config.film else ():
+        print(path)
 
 
 @dataclass(frozen=True)

@@ -308,11 +308,6 @@ class PsiPhiNet(eqx.Module):
         per_head = jax.vmap(jax.vmap(lambda head: head(features), out_axes=1), out_axes=1)(self.psi_heads)
         return self._per_action(per_head)
 
-    def last_psi(self, features: Float[Array, "B f"]) -> Float[Array, "B ensemble A d"]:
-        """Successor features of the last head, the ego's."""
-        last = jax.tree.map(lambda x: x[-1], self.psi_heads)
-        return self._per_action(jax.vmap(lambda head: head(features), out_axes=1)(last))
-
     def own_psi(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A d"]:
         """Successor features where slice k of `features` meets head k only."""
         one_head = jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1)

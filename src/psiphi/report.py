@@ -142,9 +142,9 @@ def readme(results: Results, drawn: Sequence[tuple[str, str]]) -> str:
     parts = [f"# {experiment.title}", experiment.story, *(f"![{title}]({file})" for file, title in drawn)]
     parts.append("Numbers are interquartile means over seeds with 95 % bootstrap intervals in brackets; the last column counts the seeds.")
     for variant in results.variants:
-        parts.append(f"## {variant.label}")
+        parts += [f"## {variant.label}", *([variant.story] if variant.story else [])]
         for table in experiment.tables:
-            lines = table_lines(results, variant, table)
+            lines = table_lines(results, variant, table) if paper.has(variant, table) else []
             parts += [f"### {table.title}", "\n".join(lines)] if lines else []
     parts += ["## What each method saw", "\n".join(seen_lines(results)), "## How to get them again", "\n".join(origin_lines(results))]
     return "\n\n".join(parts) + "\n"
@@ -201,11 +201,19 @@ def seen_lines(results: Results) -> list[str]:
     """Before it met a task: which demonstrations, which steps of its own, which rewards; and how long that took."""
     rows = []
     for method in results.methods:
-        some = [cell for cell in results.cells if cell["method"] == method.name]
-        seen = _seen(some[0]["config"], some[0]["env_steps"]) if method.trains else ["knows the world and the demonstrators", "–", "–"]
-        seconds = [_median([cell[name] for cell in some if name in cell]) for name in ("train_s", "wall_s")]
-        rows.append([method.label, *seen, *seconds])
+        by_seen: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in results.cells:
+            if cell["method"] == method.name:
+                seen = _seen(cell["config"], cell["env_steps"]) if method.trains else _KNOWS
+                by_seen.setdefault(tuple(seen), []).append(cell)
+        for seen, some in by_seen.items():
+            where = f" · {', '.join(dict.fromkeys(cell['env'] for cell in some))}" if len(by_seen) > 1 else ""
+            seconds = [_median([cell[name] for cell in some if name in cell]) for name in ("train_s", "wall_s")]
+            rows.append([method.label + where, *seen, *seconds])
     return _markdown(["", "demonstrations", "steps of its own", "rewards", "seconds to train (median)", "and to measure, in all"], rows)
+
+
+_KNOWS = ["knows the world and the demonstrators", "–", "–"]
 
 
 def _median(x: Sequence[float]) -> str:
@@ -330,7 +338,7 @@ def methods_figure(results: Results) -> Drawing:
     drawing, axes = plt.subplots(1, len(panels), figsize=(2.6 + 2.35 * len(panels), 1.1 + 0.31 * len(lines)), sharey=True, squeeze=False)
     for ax, panel in zip(axes[0], panels, strict=True):
         for y, (variant, method) in enumerate(lines):
-            e = estimate(values(results, variant, method, panel.figures))
+            e = estimate(values(results, variant, method, panel.figures)) if paper.has(variant, panel) else None
             best = estimate(values(results, variant, method, panel.ceiling)) if panel.ceiling else None
             _line(ax, y, e, best, main=method == lines[0][1])
         ax.set_title(panel.title, fontsize=9, pad=9)

@@ -1,4 +1,4 @@
-"""PsiPhi-learning beside the baselines on CoinGrid: who imitates best (table 1), who adapts (table 2), who learns a task fastest.
+"""PsiPhi-learning beside the baselines: who imitates best (table 1), who adapts (table 2), who learns a task fastest.
 
 Each function is one training, or as many as one row of a table needs with one seed, and gives the figures that come of it.
 """
@@ -18,7 +18,7 @@ from psiphi import model as model_functions
 from psiphi.agents import bc, dqn, psiphi, sqil
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
-from psiphi.experiments import baselines, models, paper, traffic
+from psiphi.experiments import baselines, models, paper, roundabout, traffic
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.paper import ALL, FEW, MANY, Experiment, Figure, Method, Variant
 from psiphi.loops import scan
@@ -113,12 +113,16 @@ def setting_of(
 ) -> Any:
     """What a row is: all that its figures depend on besides the seed; with less of something, where that is asked for."""
     if variant.name in traffic.PANELS:
-        return traffic.setting_of(variant.name, method.algorithm, method.changes, steps)
+        cumulants = {} if method.cumulants is None else {"agent.itd.num_cumulants": method.cumulants}
+        return traffic.setting_of(variant.name, method.algorithm, {**method.changes, **cumulants}, steps)
+    if variant == paper.ROUNDABOUT:
+        return roundabout.setting_of(method.algorithm, steps=steps, episodes=episodes, updates=updates)
     if method.how == "adapt":
         given = {"before.steps": steps, "before.episodes": episodes}
         setting = adapted_setting(method)
     elif method.algorithm == "psiphi":
-        setting = models.changed(online_setting(variant.task or "R+G", steps or CURVE_STEPS), method.changes)
+        cumulants = {} if method.cumulants is None else {"setting.itd.num_cumulants": method.cumulants}
+        setting = models.changed(online_setting(variant.task or "R+G", steps or CURVE_STEPS), {**method.changes, **cumulants})
         given = {"setting.episodes": episodes}
     elif method.algorithm == "itd":
         setting = models.changed(Inferred(), method.changes)
@@ -145,6 +149,8 @@ def saw(setting: Any) -> list[str]:
     """Demonstrations, steps of its own, rewards: in words, for the report."""
     if isinstance(setting, traffic.Setting):
         return traffic.saw(setting)
+    if isinstance(setting, roundabout.Setting):
+        return roundabout.saw(setting)
     if isinstance(setting, Adapted):
         demonstrations, steps, _ = saw(setting.before)
         return [demonstrations, f"{steps}; then those of the task", "those of the task"]
@@ -169,7 +175,9 @@ def imitate(what: Experiment, method: Method, setting: Any, seed: int, reference
     """One policy for what each demonstrator wants; `references` are the returns to divide by, by demonstrator."""
     if method.name != what.reference and not references:
         raise UserError(f"{method.name} is measured by the return of {what.reference}, which there is none of with seed {seed}.")
-    if isinstance(setting, Inferred):
+    if isinstance(setting, roundabout.Setting):
+        by_method, env_steps, train_s = roundabout.imitate(setting, method.name, seed)
+    elif isinstance(setting, Inferred):
         by_method, env_steps, train_s = on_inferred(setting, seed)
     else:
         returns, env_steps, train_s = imitated(setting, what, seed)

@@ -44,6 +44,10 @@ class Variant:
     """What it changes in the default setting, by dotted name."""
     task: str | None = None
     """The ego's own task, where it has one."""
+    demonstrators: tuple[str, ...] = ()
+    """What the demonstrators want there, where it is not what the experiment says."""
+    story: str = ""
+    """What a reader has to know of it besides."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,10 @@ class Method:
     a policy imitates each demonstrator and is judged by what that one wants; or a policy is judged while it learns."""
     algorithm: str = ""
     """The learner, where it is not a model's."""
+    only_in: tuple[str, ...] = ()
+    """The variants that have it, by name; empty: all."""
+    cumulants: int | None = None
+    """d, where that is what it is about."""
 
 
 class Printed(NamedTuple):
@@ -83,6 +91,8 @@ class Table:
     """Headings and what stands under them."""
     paper: Mapping[str, tuple[Printed | None, ...]] = field(default_factory=dict)
     """The paper's rows, by name."""
+    only_in: tuple[str, ...] = ()
+    """The variants of which it is, by name; empty: all."""
 
 
 class Panel(NamedTuple):
@@ -92,6 +102,8 @@ class Panel(NamedTuple):
     figures: tuple[Figure, ...]
     ceiling: tuple[Figure, ...] = ()
     """The most there could be, drawn as a mark, if it was measured."""
+    only_in: tuple[str, ...] = ()
+    """The variants that it shows, by name; empty: all."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +133,17 @@ class Experiment:
                 return [Figure(metric, variant.task or EGO) for metric in ("auc", "final_return", "steps_to_90")]
             case "imitate":
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
-                return [Figure(metric, who) for metric in metrics for who in (*self.demonstrators, ALL)]
+                return [Figure(metric, who) for metric in metrics for who in (*(variant.demonstrators or self.demonstrators), ALL)]
             case "adapt":
                 measures = ("few-shot", "many-shot")
             case "model":
                 measures = self.measures if method.trains else ("gpi-ceiling",)
         return [figure for measure in measures for figure in figures_of(measure, self.demonstrators)]
+
+
+def has(variant: Variant, thing: Method | Table | Panel) -> bool:
+    """Whether a method, table or panel is one of the variant's."""
+    return not thing.only_in or variant.name in thing.only_in
 
 
 def figures_of(measure: str, demonstrators: tuple[str, ...]) -> list[Figure]:
@@ -180,11 +197,28 @@ TABLE_1: dict[str, tuple[Printed | None, ...]] = {
 }
 """Table 1 of the paper, CoinGrid: mean and standard error over 3 runs."""
 
+TABLE_1_ROUNDABOUT: dict[str, tuple[Printed | None, ...]] = {
+    "ITD (the paper's table)": (Printed(0.92, 0.01),),
+    "SQIL (the paper's table)": (Printed(0.85, 0.02),),
+    "BC (the paper's table)": (Printed(0.81, 0.02),),
+    "GAIL (the paper's table)": (Printed(0.77, 0.07),),
+}
+"""Table 1 of the paper, Roundabout."""
+
 
 # --- What is run ---------------------------------------------------------------------------------------------------------
 
 UNLIMITED = Variant("coingrid", "CoinGrid, a fresh random layout in every episode")
 AUTHORS = Variant("coingrid-25", "CoinGrid, 25 layouts (the authors' number)", {"world.num_layouts": 25})
+ROUNDABOUT = Variant(
+    "roundabout",
+    "Roundabout",
+    demonstrators=("exr", "nxr"),
+    story=(
+        "One demonstrator leaves the roundabout at the first exit (exr) and one at the second (nxr); the true return is that of an ego "
+        "which must leave there. **IDM** is the rule by which the demonstrators drive, judged like everybody: it learned nothing."
+    ),
+)
 VARIANTS = {variant.name: variant for variant in (UNLIMITED, AUTHORS)}
 """Worlds by the name they have on the command line."""
 
@@ -342,6 +376,15 @@ _CUMULANTS = Experiment(
     demonstrators=("R", "G", "Y"),
 )
 
+_MEAN_TITLE = "Normalised return, mean of the demonstrators"
+_MEAN_COLUMN = (("normalised return", Figure("normalised_return", ALL)),)
+
+
+def _by_demonstrator(demonstrators: tuple[str, ...]) -> tuple[tuple[str, Figure], ...]:
+    metrics = ("return", "normalised return")
+    return tuple((f"{metric} {who}", Figure(metric.replace(" ", "_"), who)) for metric in metrics for who in demonstrators)
+
+
 _TABLE_1 = Experiment(
     name="table-1",
     title="Table 1: how well is the reward inferred?",
@@ -354,7 +397,7 @@ _TABLE_1 = Experiment(
         "demonstration of a want: SQIL is shown demonstrators who act at random, and GAIL's discriminator pays the same for every step; "
         "what they reach above a random policy, the end of an episode has told them."
     ),
-    variants=(UNLIMITED,),
+    variants=(UNLIMITED, ROUNDABOUT),
     methods=(
         Method("dqn", "DQN on the true reward", {"steps": 20_000}, how="imitate", algorithm="dqn"),
         Method("itd", "ITD, then DQN on φ·w", {"dqn.steps": 20_000}, how="imitate", algorithm="itd"),
@@ -367,6 +410,7 @@ _TABLE_1 = Experiment(
             {"agent.absorbing": False, "agent.temperature": 1.0, "steps": 25_000},
             how="imitate",
             algorithm="sqil",
+            only_in=("coingrid",),
         ),
         Method("gail", "GAIL", {"steps": 150_000}, how="imitate", algorithm="gail"),
         Method(
@@ -375,22 +419,28 @@ _TABLE_1 = Experiment(
             {"demonstrators": ((0.0, 0.0, 0.0),) * 2, "steps": 25_000},
             how="imitate",
             algorithm="sqil",
+            only_in=("coingrid",),
         ),
         Method(
-            "gail-control", "control: GAIL, constant reward", {"agent.control": True, "steps": 150_000}, how="imitate", algorithm="gail"
+            "gail-control",
+            "control: GAIL, constant reward",
+            {"agent.control": True, "steps": 150_000},
+            how="imitate",
+            algorithm="gail",
+            only_in=("coingrid",),
         ),
+        Method("idm", "IDM, who demonstrates", how="imitate", algorithm="idm", only_in=("roundabout",)),
     ),
     measures=(),
     tables=(
-        Table("Normalised return, mean of the demonstrators", (("normalised return", Figure("normalised_return", ALL)),), TABLE_1),
-        Table(
-            "Return by demonstrator",
-            tuple((f"{metric} {who}", Figure(metric.replace(" ", "_"), who)) for metric in ("return", "normalised return") for who in "RG"),
-        ),
+        Table(_MEAN_TITLE, _MEAN_COLUMN, TABLE_1, only_in=("coingrid",)),
+        Table(_MEAN_TITLE, _MEAN_COLUMN, TABLE_1_ROUNDABOUT, only_in=("roundabout",)),
+        Table("Return by demonstrator", _by_demonstrator(("R", "G")), only_in=("coingrid",)),
+        Table("Return by demonstrator", _by_demonstrator(ROUNDABOUT.demonstrators), only_in=("roundabout",)),
     ),
     panels=(
         Panel("normalised return", (Figure("normalised_return", ALL),)),
-        Panel("return\n(two coins are the most)", (Figure("return", ALL),)),
+        Panel("return\n(two coins are the most)", (Figure("return", ALL),), only_in=("coingrid",)),
     ),
     reference="dqn",
 )
@@ -462,5 +512,26 @@ _FIGURE_3 = Experiment(
     tables=(_WHILE_IT_LEARNS,),
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (_TABLE_1, _TABLE_2, _FIGURE_3, _CURVES, _ITD, _ABLATION, _CUMULANTS)}
+_SENSITIVITY = Experiment(
+    name="figure-sensitivity",
+    title="How many cumulants? (the paper's appendix)",
+    story=(
+        "PsiPhi-learning with d cumulants, all else as in the figures: on CoinGrid the ego wants both of what two demonstrators want, on "
+        "Highway what nobody else wants, on Roundabout the third exit, while others take the first or the second. On Highway and "
+        "Roundabout a normalised return of 1 is what IDM earns in the ego's place. With fewer cumulants than demonstrators their "
+        "preferences are learned, else each has an axis of its own."
+    ),
+    variants=(
+        Variant("coingrid-aligned", "CoinGrid, the ego wants R+G", task="R+G"),
+        Variant("highway-multi-task", "Highway, multi-task", task=HIGHWAY_PANELS["multi-task"]),
+        Variant("roundabout-online", "Roundabout", task="the third exit"),
+    ),
+    methods=tuple(Method(f"d{d}", f"d = {d}", how="curve", algorithm="psiphi", cumulants=d) for d in (2, 4, 8, 16)),
+    measures=(),
+    tables=(_WHILE_IT_LEARNS,),
+)
+
+EXPERIMENTS = {
+    experiment.name: experiment for experiment in (_TABLE_1, _TABLE_2, _FIGURE_3, _CURVES, _ITD, _ABLATION, _CUMULANTS, _SENSITIVITY)
+}
 """What `psiphi reproduce` knows, by name."""

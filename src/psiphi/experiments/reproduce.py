@@ -25,7 +25,7 @@ from jax import Array
 from psiphi import report
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
-from psiphi.experiments import cells, comparisons, models, paper, pictures
+from psiphi.experiments import cells, comparisons, models, paper, pictures, traffic
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.cells import Cell
 from psiphi.experiments.coingrid import Setting
@@ -100,12 +100,12 @@ def units(what: Experiment, seeds: Sequence[int], only: Sequence[str] = (), envs
     chosen, variants = _chosen(what, "method", what.methods, only), _chosen(what, "env", what.variants, envs)
     trained = {method.trained_as or method.name for method in chosen} | ({what.reference} if what.reference else set())
     methods = [method for method in what.methods if method.name in trained]
-    return [Unit(variant, method, seed) for seed in seeds for variant in variants for method in methods]
+    return [Unit(variant, method, seed) for seed in seeds for variant in variants for method in methods if paper.has(variant, method)]
 
 
 def judged(what: Experiment, unit: Unit) -> list[Unit]:
     """The unit and those that share its training."""
-    sharing = [method for method in what.methods if method.trained_as == unit.method.name]
+    sharing = [method for method in what.methods if method.trained_as == unit.method.name and paper.has(unit.variant, method)]
     return [unit._replace(method=method) for method in (unit.method, *sharing)]
 
 
@@ -289,6 +289,21 @@ def reproduce(
         unit, why = next(iter(failures.items()))
         raise UserError(f"{len(failures)} of {len(wanted)} trainings failed; the first ({unit}) said: {why}")
     return directory
+
+
+def film(name: str, directory: Path, seed: int, envs: Sequence[str] = (), effort: Effort = Effort()) -> list[Path]:  # noqa: B008
+    """An episode of PsiPhi-learning's ego in each world of traffic, after the training that the seed's cells are of, as GIFs."""
+    what = find(name)
+    (method,) = [method for method in what.methods if method.name == "psiphi"]
+    paths = []
+    for variant in _chosen(what, "env", what.variants, envs):
+        setting = compared_setting(what, Unit(variant, method, seed), effort)
+        if not isinstance(setting, traffic.Setting):
+            raise UserError(f"{name} on {variant.name} has no film; expected was figure-3.")
+        trained = traffic.train(setting, seed)
+        paths.append(directory / f"{variant.name}.gif")
+        traffic.film(setting, trained, jax.random.key(seed), paths[-1])
+    return paths
 
 
 def in_order(what: Experiment, missing: Sequence[Unit]) -> list[list[Unit]]:

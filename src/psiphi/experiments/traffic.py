@@ -25,7 +25,10 @@ from psiphi.agents.sqil import SQILConfig
 from psiphi.envs import highway, roundabout
 from psiphi.envs.highway import HighwayConfig
 from psiphi.envs.roundabout import RoundaboutConfig
+from psiphi.envs.traffic import roads
+from psiphi.envs.traffic_gym import TrafficEnv
 from psiphi.errors import UserError
+from psiphi.experiments import films
 from psiphi.experiments.models import changed
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
@@ -45,9 +48,9 @@ class Setting:
     """The traffic, and what the ego is paid."""
     reference: float
     """What counts as a normalised return of 1: IDM's mean return in the ego's place (`expert_returns`)."""
-    steps: int = 80_000
+    steps: int = 32_000
     """Environment steps, the random ones at the start included."""
-    prefill_steps: int = 2_000
+    prefill_steps: int = 1_000
     """Steps before the first update."""
     num_envs: int = 8
     """Environments side by side; each takes one step between updates."""
@@ -57,9 +60,9 @@ class Setting:
     """Steps that are kept of each demonstrator."""
     pooled: bool = False
     """Whether the learner is told who did what, or takes all for one demonstrator."""
-    evaluate_every: int = 4_000
+    evaluate_every: int = 2_000
     """Environment steps between two evaluations."""
-    evaluate_episodes: int = 64
+    evaluate_episodes: int = 128
     """Episodes of each evaluation."""
 
     def __post_init__(self):
@@ -208,30 +211,40 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     return Trained(agent, result.agent(), loop.env_steps(loop.iterations), time.monotonic() - started, result.rows)
 
 
+def film(setting: Setting, trained: Trained, key: Array, path: Path) -> films.Film:
+    """An episode of the trained ego as a moving picture: the ego green, the others blue."""
+    world = setting.world
+    where = ("Highway", world, roads.highway(world.lanes, highway.ROAD_LENGTH), highway.CLIP) if isinstance(world, HighwayConfig) else (
+        "Roundabout", world, roundabout.ROAD, roundabout.CLIP
+    )  # fmt: skip
+    return films.film(TrafficEnv(*where, "rgb_array"), functools.partial(trained.agent.policy, trained.state), key, path)
+
+
 # --- Figure 3 ------------------------------------------------------------------------------------------------------------
 
 
 class Panel(NamedTuple):
     """A scenario and what IDM earns there in the ego's place."""
 
-    world: Callable[[], HighwayConfig]
+    world: Callable[[], World]
     reference: float
     """Mean of 512 episodes of `expert_returns` with key 1000."""
 
 
 PANELS = {
     "highway-single-task": Panel(highway.single_task, 59.8),
-    "highway-adversarial": Panel(highway.adversarial, 64.1),
+    "highway-adversarial": Panel(highway.adversarial, 65.1),
     "highway-multi-task": Panel(highway.multi_task, 71.7),
+    "roundabout-online": Panel(RoundaboutConfig, 45.1),
 }
-"""By the name of figure 3's variant."""
+"""By the name of the variant."""
 
 
 def default_dqn() -> DQNConfig:
     """Smaller networks and batches than in the paper's column for Highway, as a CPU wants, and a shorter horizon (paper: gamma 1)."""
     return DQNConfig(
-        torso="mlp", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.95, n_step=3, learning_rate=1e-3, cosine=True, batch=128,
-        replay_size=80_000, epsilon_steps=10_000, ema=0.02, mirror=False,
+        torso="crowd", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.95, n_step=3, learning_rate=2e-3, cosine=True, batch=128,
+        replay_size=80_000, epsilon_steps=5_000, ema=0.02, mirror=False,
     )  # fmt: skip
 
 
@@ -240,14 +253,14 @@ def default_sqil() -> SQILConfig:
 
 
 def default_bc() -> BCConfig:
-    return BCConfig(torso="mlp", torso_hidden=(128, 128), mirror=False)
+    return BCConfig(torso="crowd", torso_hidden=(128, 128), mirror=False)
 
 
 def default_psiphi() -> PsiPhiConfig:
     """Demonstrators never arrive anywhere (no anchor), and rewards are dense (little sparsity)."""
     inner = ITDConfig(
-        num_cumulants=8, gamma=0.95, torso="mlp", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=1e-3,
-        batch=32, cross_batch=128, anchor=0.0, sparsity=0.05, ema=0.03, mirror=False, replay_size=80_000,
+        num_cumulants=8, gamma=0.95, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=2e-3,
+        batch=32, cross_batch=128, bc_weight=1.0, anchor=0.0, sparsity=0.05, ema=0.03, mirror=False, replay_size=80_000,
     )  # fmt: skip
     return PsiPhiConfig(itd=inner, batch=128, reward_weight=30.0, temperature=0.0)
 
@@ -256,10 +269,17 @@ DEFAULT: dict[str, Callable[[], Config]] = {"psiphi": default_psiphi, "dqn": def
 """Configs for traffic, by algorithm."""
 
 
+UPDATES = {"psiphi": 2}
+"""After each rollout, where it is not one; a DQN was not better with two."""
+
+
 def setting_of(variant: str, algorithm: str, changes: Mapping[str, Any], steps: int | None = None) -> Setting:
     """A method in a panel; BC and SQIL take all demonstrators for one. `changes` are by dotted name."""
     panel = PANELS[variant]
-    setting = Setting(DEFAULT[algorithm](), panel.world(), panel.reference, pooled=algorithm in ("bc", "sqil"))
+    pace = UPDATES.get(algorithm, 1)
+    setting = Setting(
+        DEFAULT[algorithm](), panel.world(), panel.reference, updates_per_rollout=pace, pooled=algorithm in ("bc", "sqil")
+    )  # fmt: skip
     return changed(setting, {**changes, **({} if steps is None else {"steps": steps})})
 
 

@@ -1,0 +1,423 @@
+"""Table 1 on Roundabout: who does best what the demonstrators wanted, having watched them and seen no reward?
+
+A demonstrator is one of the world's exits: a driver in the ego's place that leaves there. What it wants is the world in which the ego must
+leave there, and that is how everybody is judged. Which exit it is, is an argument of the compiled programs and no constant in them, so that
+one program serves all demonstrators.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from psiphi import gpi
+from psiphi import model as models
+from psiphi.agents import bc, itd, rewarded
+from psiphi.agents.bc import BCConfig
+from psiphi.agents.dqn import DQNConfig
+from psiphi.agents.gail import GAILConfig
+from psiphi.agents.itd import ITDConfig
+from psiphi.agents.ppo import PPOConfig
+from psiphi.agents.sqil import SQILConfig
+from psiphi.envs import roundabout
+from psiphi.envs.roundabout import EXITS, ROAD, RoundaboutConfig
+from psiphi.envs.traffic import roads
+from psiphi.envs.traffic.vehicles import Cars, look, own
+from psiphi.errors import UserError
+from psiphi.experiments import baselines
+from psiphi.experiments import coingrid as experiment
+from psiphi.experiments.models import changed
+from psiphi.loops import scan
+from psiphi.loops.evaluate import Policy, rollout_returns
+from psiphi.model import Model
+from psiphi.nets import ActionNet
+from psiphi.types import Agent, Demonstration, Demos, Env, TimeStep
+
+# --- The world of each demonstrator --------------------------------------------------------------------------------------
+
+
+def way_left(world: RoundaboutConfig, k: Int[Array, ""] | int, cars: Cars, before: Array | float) -> Float[Array, ""]:
+    """`roundabout.way_left` to the exit of demonstrator k."""
+    table = jnp.asarray(np.stack([roundabout.remaining(ROAD, exit) for exit in world.exits]), cars.x.dtype)
+    lane = cars.lane[0]
+    s = own(look(ROAD, cars).s[:1], cars.lane[:1])[0]
+    left = table[k, lane] + jnp.asarray(ROAD.lanes.length, cars.x.dtype)[lane] - s
+    return jnp.where(jnp.isfinite(left), left, before).astype(cars.x.dtype)
+
+
+def toward(world: RoundaboutConfig, k: Array | int) -> Env:
+    """The world in which the ego must leave where demonstrator k does: the same traffic, another route, another reward.
+
+    Progress is paid once: here `State.way` is the least way that was ever left. In the world itself, passing the exit, which makes the way
+    a turn longer, costs six times as much as a crash, and who is not sure to hit the exit learns to crash before it.
+    """
+    inner = roundabout.make(world)
+    exit_lane = jnp.asarray(roundabout.exit_lanes(ROAD))
+    goal = jnp.array([EXITS.index(exit) for exit in world.exits])[k]
+
+    def reset(key: Array) -> tuple[roundabout.State, Array]:
+        state, obs = inner.reset(key)
+        room = state.drivers.route.shape[1]
+        routes = jnp.asarray(np.stack([roads.routes(ROAD, exit, room) for exit in world.exits]), jnp.int32)
+        route = state.drivers.route.at[0].set(routes[k, jnp.asarray(ROAD.edge)[state.cars.lane[0]]])
+        return state._replace(drivers=state.drivers._replace(route=route), way=way_left(world, k, state.cars, 0.0)), obs
+
+    def step(state: roundabout.State, action: Array, key: Array) -> tuple[roundabout.State, TimeStep]:
+        after, reached = inner.step(state, action, key)
+        after = after._replace(way=jnp.minimum(state.way, way_left(world, k, after.cars, state.way)))
+        out = reached.extras["wrong_exit"] | reached.extras["arrived"]
+        arrived = out & (exit_lane[after.cars.lane[0]] == goal)
+        failed = reached.extras["crashed"] | reached.extras["off_road"] | (out & ~arrived)
+        paid = world.progress_weight * (state.way - after.way) + world.exit_reward * arrived - world.crash_cost * failed
+        return after, reached._replace(reward=paid, extras={**reached.extras, "arrived": arrived, "wrong_exit": out & ~arrived})
+
+    return Env(inner.spec, reset, step)
+
+
+# --- What was demonstrated -----------------------------------------------------------------------------------------------
+
+
+def record(world: RoundaboutConfig, key: Array, episodes: int) -> Demos:
+    """So many episodes of each demonstrator: IDM in the ego's place, on its way to that one's exit, by the ego's actions."""
+    shown = [jax.device_get(_driven(world, jnp.asarray(k), jax.random.fold_in(key, k), episodes)) for k in range(len(world.exits))]
+    counts = [int(real.sum()) for real, _ in shown]
+    room = max(counts)
+    steps = [jax.tree.map(lambda x, real=real: np.resize(x[real], (room, *x.shape[1:])), some) for real, some in shown]
+    return Demos(jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *steps), jnp.array(counts, jnp.int32))
+
+
+class _Driving(NamedTuple):
+    """An episode under way; `running` falls once and for ever."""
+
+    state: roundabout.State
+    obs: Array
+    running: Array
+
+
+@functools.partial(jax.jit, static_argnames=("world", "episodes"))
+def _driven(world: RoundaboutConfig, k: Array, key: Array, episodes: int) -> tuple[Array, Demonstration]:
+    """All steps, episode after episode, and which of them are real: those until the end, without a crash, which is nobody's intention."""
+    env = toward(world, k)
+
+    def step(now: _Driving, _: None) -> tuple[_Driving, tuple[Array, Demonstration]]:
+        state, obs, running = now
+        action = roundabout.expert(world, state)
+        after, reached = env.step(state, action, key)  # nothing in a step is random
+        shown = Demonstration(obs, action, reached.discount, reached.obs, roundabout.expert(world, after))
+        real = running & ((reached.discount > 0) | reached.extras["arrived"])
+        return _Driving(after, reached.obs, running & ~reached.last), (real, shown)
+
+    def episode(reset_key: Array) -> tuple[Array, Demonstration]:
+        return jax.lax.scan(step, _Driving(*env.reset(reset_key), jnp.ones((), bool)), length=world.max_steps)[1]
+
+    shown = jax.vmap(episode)(jax.random.split(key, episodes))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), shown)
+
+
+# --- Settings ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inference:
+    """ITD, and the steps of its own that it learns from."""
+
+    itd: ITDConfig
+    """The learner."""
+    noise: float = 0.3
+    """Share of random actions; else it imitates the demonstrators in turn. Of a car that steers at random nothing is seen but its
+    first 40 m."""
+    prefill_steps: int = 4_000
+    """Steps before the first update."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table."""
+
+    agent: Any = None
+    """The learner's config; None: nobody learns, IDM drives."""
+    inference: Inference | None = None
+    """What infers the reward on which the learner is trained; None: the learner is paid by the world, if it is paid at all."""
+    world: RoundaboutConfig = field(default_factory=RoundaboutConfig)
+    """The traffic, and what the ego is paid."""
+    episodes: int = 500
+    """Demonstrated episodes of each demonstrator."""
+    steps: int = 250_000
+    """Environment steps of the learner for each demonstrator, random ones at the start included."""
+    prefill_steps: int = 4_000
+    """Steps before the first update, for those who replay."""
+    updates_per_rollout: int = 1
+    """Updates after each rollout."""
+    judged: int = 512
+    """Episodes on which a policy is judged."""
+
+    def __post_init__(self):
+        for name in ("episodes", "steps", "updates_per_rollout", "judged"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
+
+
+def loop_of(setting: Setting) -> scan.LoopConfig:
+    """How long to learn, and from how many environments."""
+    length, envs = baselines.LEARNERS[baselines.name_of(setting.agent)].rollout(setting.agent)
+    prefill = setting.prefill_steps if length == 1 else 0
+    iterations = max(-(-(setting.steps - prefill) // (length * envs)), 1)
+    return scan.LoopConfig(
+        iterations=iterations,
+        num_envs=envs,
+        rollout_length=length,
+        updates_per_rollout=setting.updates_per_rollout,
+        prefill_steps=prefill,
+    )
+
+
+def scheduled(setting: Setting) -> Setting:
+    """The setting with the learner's schedules as long as the run."""
+    where = {DQNConfig: "agent.updates", PPOConfig: "agent.updates", SQILConfig: "agent.dqn.updates", GAILConfig: "agent.ppo.updates"}
+    loop = loop_of(setting)
+    return changed(setting, {where[type(setting.agent)]: loop.iterations * loop.updates_per_rollout})
+
+
+def _dqn() -> DQNConfig:
+    return DQNConfig(
+        torso="mlp", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.97, n_step=8, huber=1.0, learning_rate=1e-3, cosine=True,
+        batch=128, replay_size=200_000, num_envs=32, epsilon_steps=60_000, epsilon_end=0.02, ema=0.01, mirror=False,
+    )  # fmt: skip
+
+
+def _sqil() -> SQILConfig:
+    """One step, and no random actions beside the softmax's."""
+    inner = replace(_dqn(), n_step=1, double=False, huber=0.0, epsilon_start=0.0, epsilon_end=0.0)
+    return SQILConfig(dqn=inner)
+
+
+def _gail() -> GAILConfig:
+    generator = PPOConfig(
+        torso="mlp", torso_hidden=(128, 128), gamma=0.97, num_envs=32, rollout_length=64, epochs=4, minibatches=8, mirror=False
+    )  # fmt: skip
+    return GAILConfig(ppo=generator, torso="mlp", torso_hidden=(128, 128), mirror=False)
+
+
+def _bc() -> BCConfig:
+    return BCConfig(torso="mlp", torso_hidden=(128, 128), batch=128, updates=8_000, mirror=False)
+
+
+def _itd() -> ITDConfig:
+    return ITDConfig(
+        num_cumulants=8, gamma=0.97, torso="mlp", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=1e-3,
+        updates=9_000, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.003, ema=0.03, mirror=False, replay_size=80_000,
+    )  # fmt: skip
+
+
+ROWS: dict[str, Callable[[], Setting]] = {
+    "dqn": lambda: Setting(_dqn(), updates_per_rollout=3),
+    "itd": lambda: Setting(_dqn(), Inference(_itd()), updates_per_rollout=3),
+    "bc": lambda: Setting(_bc()),
+    "sqil": lambda: Setting(_sqil(), updates_per_rollout=3),
+    "gail": lambda: Setting(_gail()),
+    "idm": Setting,
+}
+"""By algorithm."""
+
+
+def setting_of(algorithm: str, *, steps: int | None = None, episodes: int | None = None, updates: int | None = None) -> Setting:
+    """A row, with less of something where that is asked for."""
+    if algorithm not in ROWS:
+        raise UserError(f"Roundabout has no row for {algorithm!r}; expected was one of {', '.join(ROWS)}.")
+    setting = ROWS[algorithm]()
+    learner = {"itd": "inference.itd.updates", "bc": "agent.updates"}.get(algorithm)
+    given = {"steps": steps, "episodes": episodes} | ({learner: updates} if learner else {})
+    return changed(setting, {name: value for name, value in given.items() if value is not None})
+
+
+def saw(setting: Setting) -> list[str]:
+    """Demonstrations, steps of its own, rewards: in words, for the report."""
+    if setting.agent is None:
+        return ["none: it is who demonstrates", "none", "none"]
+    shown = f"{setting.episodes:,} episodes of each of {len(setting.world.exits)}" if needs_demonstrations(setting) else "none"
+    if setting.inference is not None:
+        return [shown, f"{setting.steps:,} for each reward, beside ITD's own", "what ITD inferred"]
+    if isinstance(setting.agent, BCConfig):
+        return [shown, "none", "none"]
+    return [shown, f"{setting.steps:,}", "none" if needs_demonstrations(setting) else "of its own task"]
+
+
+# --- One policy for each demonstrator ------------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    """Mean returns by method and exit, and what they cost."""
+
+    returns: dict[str, dict[str, float]]
+    env_steps: int
+    train_s: float
+
+
+def imitate(setting: Setting, method: str, seed: int) -> Done:
+    """One policy for what each demonstrator wants, judged by that."""
+    started = time.monotonic()
+    if setting.agent is None:
+        return Done({method: _by_exit(setting, lambda k: _idm_returns(setting.world, k, judging_key(seed), setting.judged))}, 0, 0.0)
+    demos = record(setting.world, demonstrations_key(seed), setting.episodes) if needs_demonstrations(setting) else None
+    if setting.inference is not None:
+        assert demos is not None
+        return on_inferred(setting, demos, seed, started)
+    if isinstance(setting.agent, BCConfig):
+        assert demos is not None
+        nets = clone(setting.agent, setting.world, demos, seed)
+        train_s = time.monotonic() - started
+        return Done({method: _by_exit(setting, lambda k: judge(setting, bc.of_demonstrator(nets, k), k, seed))}, 0, train_s)
+    nets = [learn(setting, k, seed, demos=demos) for k in range(len(setting.world.exits))]
+    train_s = time.monotonic() - started
+    return Done({method: _by_exit(setting, lambda k: judge(setting, nets[k], k, seed))}, steps_of(setting) * len(nets), train_s)
+
+
+def on_inferred(setting: Setting, demos: Demos, seed: int, started: float) -> Done:
+    """The learner on each inferred reward, and ITD's own policies."""
+    assert setting.inference is not None
+    model = infer(setting, demos, seed)
+    nets = [learn(setting, k, seed, model=model) for k in range(len(setting.world.exits))]
+    train_s = time.monotonic() - started
+    returns = {
+        "itd": _by_exit(setting, lambda k: judge(setting, nets[k], k, seed)),
+        "itd-policy": _by_exit(setting, lambda k: _own_returns(setting.world, model, k, judging_key(seed), setting.judged)),
+    }
+    inferring = inference_loop(setting.inference, seed)
+    return Done(returns, steps_of(setting) * len(nets) + inferring.env_steps(inferring.iterations), train_s)
+
+
+def needs_demonstrations(setting: Setting) -> bool:
+    return setting.inference is not None or baselines.LEARNERS[baselines.name_of(setting.agent)].imitates
+
+
+def steps_of(setting: Setting) -> int:
+    """Environment steps of one training."""
+    loop = loop_of(setting)
+    return loop.env_steps(loop.iterations)
+
+
+def demonstrations_key(seed: int) -> Array:
+    return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def judging_key(seed: int) -> Array:
+    """Of the traffic in which everybody is judged: the same for all methods of a seed."""
+    return jax.random.fold_in(jax.random.key(seed), 3)
+
+
+def _by_exit(setting: Setting, returns: Callable[[int], Array]) -> dict[str, float]:
+    return {exit: float(np.mean(returns(k))) for k, exit in enumerate(setting.world.exits)}
+
+
+def learn(setting: Setting, k: int, seed: int, *, demos: Demos | None = None, model: Model | None = None) -> ActionNet:
+    """A policy for demonstrator k: from its demonstrations, from what was inferred of it, or from what the world pays."""
+    # An imitator of one demonstrator is given that one's steps and no number, so that one program serves all.
+    mine = None if demos is None else jax.tree.map(lambda x: x[k : k + 1], demos)
+    return jax.block_until_ready(_learn(scheduled(setting), jnp.asarray(k), jax.random.key(seed), mine, model))
+
+
+@functools.partial(jax.jit, static_argnames="setting")
+def _learn(setting: Setting, k: Array, key: Array, demos: Demos | None, model: Model | None) -> ActionNet:
+    learner = baselines.LEARNERS[baselines.name_of(setting.agent)]
+    env, loop = toward(setting.world, k), loop_of(setting)
+    agent = learner.make(setting.agent, env.spec, 1)
+    if model is not None:
+        agent = rewarded.rewarded(agent, _pay, (model, k))
+
+    def iterate(_: int | Array, carry: scan.Carry) -> scan.Carry:
+        return scan.iterate(env, agent, loop, carry)[0]
+
+    end = jax.lax.fori_loop(0, loop.iterations, iterate, scan.begin(env, agent, loop, key, demos)).agent
+    return learner.deployed(setting.agent, end if model is None else end.agent)
+
+
+def _pay(parameters: tuple[Model, Array], obs: Array, action: Array) -> Array:
+    """What a model says demonstrator k is paid, in units of reward; these are signed, where most of a reward may be a cost, and flip it."""
+    model, k = parameters
+    return models.phi(model, obs, action) @ model.w[k] / jnp.abs(model.units[k])
+
+
+def clone(config: BCConfig, world: RoundaboutConfig, demos: Demos, seed: int) -> ActionNet:
+    """BC: a policy for each demonstrator, stacked."""
+    loop = scan.LoopConfig(iterations=config.updates, chunk=config.updates, seed=seed)
+    result = scan.run(None, bc.make(config, roundabout.spec(world), len(world.exits)), demos, loop, progress=False)
+    return bc.deployed(config, result.agent())
+
+
+def inference_loop(inference: Inference, seed: int) -> scan.LoopConfig:
+    config = inference.itd
+    return scan.LoopConfig(
+        iterations=config.updates, chunk=config.updates, num_envs=config.num_envs, prefill_steps=inference.prefill_steps, seed=seed
+    )
+
+
+def infer(setting: Setting, demos: Demos, seed: int) -> Model:
+    """ITD: what each demonstrator wants."""
+    assert setting.inference is not None
+    config, world = setting.inference.itd, setting.world
+    agents = len(world.exits)
+    agent = noisy(itd.make(config, roundabout.spec(world), agents), setting.inference.noise, len(world.table))
+    # An ego that is not paid may be on its way to any exit: each of them ends its episode.
+    result = scan.run(toward(world, 0), agent, demos, inference_loop(setting.inference, seed), progress=False)
+    return experiment.to_model(config, result.agent(), demos, agents)
+
+
+def noisy(agent: Agent, noise: float, num_actions: int) -> Agent:
+    """The agent, acting while it learns as when it is judged, but for a share of random actions."""
+
+    def act(state: Any, obs: Array, key: Array) -> Array:
+        whether_key, which_key, policy_key = jax.random.split(key, 3)
+        anything = jax.random.randint(which_key, obs.shape[:1], 0, num_actions)
+        return jnp.where(jax.random.bernoulli(whether_key, noise, obs.shape[:1]), anything, agent.policy(state, obs, policy_key))
+
+    return agent._replace(act=act)
+
+
+# --- How they are judged -------------------------------------------------------------------------------------------------
+
+
+def judge(setting: Setting, net: ActionNet, k: int, seed: int) -> Array:
+    """True returns of a policy in the world of demonstrator k, in the way that the algorithm's policies are judged."""
+    temperature = baselines.LEARNERS[baselines.name_of(setting.agent)].temperature(setting.agent)
+    return _net_returns(setting.world, net, jnp.asarray(k), judging_key(seed), setting.judged, temperature)
+
+
+def _returns(world: RoundaboutConfig, policy: Policy, k: Array, key: Array, episodes: int) -> Array:
+    return rollout_returns(toward(world, k), policy, key, episodes, world.max_steps)["returns"]
+
+
+@functools.partial(jax.jit, static_argnames=("world", "episodes", "temperature"))
+def _net_returns(world: RoundaboutConfig, net: ActionNet, k: Array, key: Array, episodes: int, temperature: float) -> Array:
+    return _returns(world, lambda obs, act_key: gpi.draw(net(obs), act_key, temperature), k, key, episodes)
+
+
+@functools.partial(jax.jit, static_argnames=("world", "episodes"))
+def _own_returns(world: RoundaboutConfig, model: Model, k: Array, key: Array, episodes: int) -> Array:
+    def policy(obs: Array, act_key: Array) -> Array:
+        del act_key
+        return jnp.argmax(models.imitate(model, obs, jnp.full(obs.shape[0], k)), axis=-1)
+
+    return _returns(world, policy, k, key, episodes)
+
+
+@functools.partial(jax.jit, static_argnames=("world", "episodes"))
+def _idm_returns(world: RoundaboutConfig, k: Array, key: Array, episodes: int) -> Array:
+    """What IDM earns: what it would do is read from the state, not guessed from the observation."""
+    env = toward(world, k)
+
+    def step(state: roundabout.State, action: Array, step_key: Array) -> tuple[roundabout.State, TimeStep]:
+        del action
+        return env.step(state, roundabout.expert(world, state), step_key)
+
+    def nothing(obs: Array, act_key: Array) -> Array:
+        del act_key
+        return jnp.zeros(obs.shape[0], jnp.int32)
+
+    return rollout_returns(Env(env.spec, env.reset, step), nothing, key, episodes, world.max_steps)["returns"]

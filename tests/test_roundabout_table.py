@@ -1,0 +1,163 @@
+"""Table 1 on Roundabout: the worlds of its demonstrators, what they show, and the rows from small trainings."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from psiphi import report
+from psiphi.envs import roundabout as world_module
+from psiphi.envs.roundabout import RoundaboutConfig
+from psiphi.errors import UserError
+from psiphi.experiments import cells, comparisons, paper, reproduce, roundabout
+from psiphi.experiments.paper import ROUNDABOUT
+from psiphi.experiments.roundabout import Setting
+
+TABLE_1 = paper.EXPERIMENTS["table-1"]
+WORLD = RoundaboutConfig()
+STEPS = 85
+
+
+def drive(env, world, actions):
+    """Four episodes by IDM, or by the given actions, where these are not negative."""
+
+    def step(now, given):
+        state, obs = now
+        action = jnp.where(given < 0, world_module.expert(world, state), given)
+        after, reached = env.step(state, action, jax.random.key(0))
+        return (after, reached.obs), (obs, action, reached, after.way)
+
+    return jax.vmap(lambda key: jax.lax.scan(step, env.reset(key), actions)[1])(jax.random.split(jax.random.key(1000), 4))
+
+
+@pytest.fixture(scope="module")
+def told():
+    """The world that is told the exit when it is called."""
+    return jax.jit(lambda k, actions: drive(roundabout.toward(WORLD, k), WORLD, actions))
+
+
+IDM = jnp.full(STEPS, -1)
+
+
+def running(reached):
+    """The steps up to the end of each episode."""
+    last = np.asarray(reached.last)
+    return np.cumsum(last, axis=1) - last == 0
+
+
+def test_the_world_of_a_demonstrator_is_the_one_with_its_exit(told):
+    """All but when progress is paid: of who drives to its exit, the sum is the same."""
+    there = dataclasses.replace(WORLD, ego_exit=WORLD.exits[1])
+    obs, action, reached, _ = jax.jit(lambda: drive(world_module.make(there), there, IDM))()
+    told_obs, told_action, told_reached, _ = told(1, IDM)
+    until_end = running(reached)
+    assert until_end.sum() > 4 * 40 and np.asarray(reached.extras["arrived"]).any(axis=1).all()
+    np.testing.assert_array_equal(np.asarray(action)[until_end], np.asarray(told_action)[until_end])
+    np.testing.assert_allclose(np.asarray(obs)[until_end], np.asarray(told_obs)[until_end], atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(reached.discount)[until_end], np.asarray(told_reached.discount)[until_end])
+    sums = [np.where(until_end, np.asarray(one.reward), 0).sum(axis=1) for one in (reached, told_reached)]
+    np.testing.assert_allclose(*sums, atol=0.1)
+
+
+def test_different_exits_are_different_tasks(told):
+    lengths = [running(told(k, IDM)[2]).sum(axis=1).mean() for k in range(2)]
+    assert lengths[0] + 10 < lengths[1], "the second exit is farther"
+
+
+def test_progress_is_paid_once(told):
+    """Whatever the ego does, nothing but a failure costs, and all progress together is the way that it has become shorter."""
+    _, _, reached, way = told(0, jax.random.randint(jax.random.key(1), (STEPS,), 0, 6))
+    failed = np.asarray(reached.extras["crashed"] | reached.extras["off_road"] | reached.extras["wrong_exit"])
+    progress = np.asarray(reached.reward) + WORLD.crash_cost * failed - WORLD.exit_reward * np.asarray(reached.extras["arrived"])
+    assert progress.min() > -1e-5
+    shorter = WORLD.progress_weight * (np.asarray(way)[:, 0] - np.asarray(way)[:, -1])
+    np.testing.assert_allclose(progress[:, 1:].sum(axis=1), shorter, atol=1e-3)
+
+
+def test_demonstrations_are_what_each_driver_saw_and_did():
+    demos = roundabout.record(WORLD, jax.random.key(5), 4)
+    for k in range(2):
+        count = int(demos.count[k])
+        steps = jax.tree.map(lambda x, k=k, count=count: np.asarray(x[k, :count]), demos.steps)
+        ends = np.flatnonzero(steps.discount == 0)
+        assert len(ends) == 4 and ends[-1] == count - 1, "each episode ends where its driver arrives"
+        inside = np.setdiff1d(np.arange(count - 1), ends)
+        np.testing.assert_array_equal(steps.next_obs[inside], steps.obs[inside + 1])
+        np.testing.assert_array_equal(steps.next_action[inside], steps.action[inside + 1])
+    length = np.diff([int(c) for c in demos.count])[0]
+    assert length > 4 * 10, "the second exit is farther"
+
+
+# --- Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_of_the_table_has_a_setting():
+    for method in TABLE_1.methods:
+        if paper.has(ROUNDABOUT, method):
+            setting = comparisons.setting_of(TABLE_1, ROUNDABOUT, method)
+            assert isinstance(setting, Setting)
+            assert len(comparisons.described(setting)["saw"]) == 3
+
+
+def test_effort_reaches_what_it_names():
+    setting = roundabout.setting_of("itd", steps=7, episodes=3, updates=2)
+    assert setting.inference is not None
+    assert (setting.steps, setting.episodes, setting.inference.itd.updates) == (7, 3, 2)
+    assert roundabout.setting_of("bc", updates=2).agent.updates == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: roundabout.setting_of("airl"), "Roundabout has no row for 'airl'; expected was one of dqn, itd, bc, sqil, gail, idm."),
+        (lambda: Setting(episodes=0), "episodes is 0, but expected was at least 1."),
+        (
+            lambda: reproduce.units(TABLE_1, [0], envs=["motorway"]),
+            "table-1 has no env motorway; expected were some of coingrid, roundabout.",
+        ),
+    ],
+)
+def test_a_bad_name_or_number_gets_one_sentence(make, sentence):
+    with pytest.raises(UserError) as raised:
+        make()
+    assert str(raised.value) == sentence
+
+
+def test_controls_are_of_coingrid_alone_and_idm_of_roundabout():
+    by_env = {env: {unit.method.name for unit in reproduce.units(TABLE_1, [0], envs=[env])} for env in ("coingrid", "roundabout")}
+    assert by_env["roundabout"] == {"dqn", "itd", "bc", "sqil", "gail", "idm"}
+    assert by_env["coingrid"] == {"dqn", "itd", "bc", "sqil", "sqil-paper", "gail", "sqil-control", "gail-control"}
+
+
+def test_from_returns_to_the_page(tmp_path, monkeypatch):
+    returns = {"dqn": 20.0, "bc": 18.0, "itd": 19.0, "idm": 21.0}
+
+    def imitate(setting, method, seed):
+        by_exit = dict.fromkeys(WORLD.exits, returns[method])
+        return roundabout.Done({method: by_exit} | ({"itd-policy": by_exit} if method == "itd" else {}), 7, 2.0)
+
+    monkeypatch.setattr(roundabout, "imitate", imitate)
+    directory = reproduce.reproduce("table-1", tmp_path, [1000], methods=["bc", "itd", "idm"], envs=["roundabout"])
+    found = {(cell["method"], cell["metric"], cell["task"]): cell["value"] for cell in cells.read(directory)}
+    assert ("dqn", "normalised_return", "exr") not in found and found["dqn", "return", "nxr"] == 20.0
+    assert found["bc", "normalised_return", "exr"] == 0.9 and found["itd-policy", "normalised_return", paper.ALL] == 0.95
+    page = (directory / "README.md").read_text()
+    assert "*0.92 ± 0.01*" in page and "*0.77 ± 0.03*" not in page, "the paper's column is Roundabout's"
+    assert ROUNDABOUT.story in page and "| IDM, who demonstrates | 1.05 | 1 |" in page
+    assert report.load(directory).variants == [ROUNDABOUT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["dqn", "itd", "bc", "sqil", "gail", "idm"])
+def test_every_row_runs(algorithm):
+    setting = dataclasses.replace(roundabout.setting_of(algorithm, steps=320, episodes=4, updates=4), prefill_steps=256, judged=8)
+    if setting.inference is not None:
+        setting = dataclasses.replace(setting, inference=dataclasses.replace(setting.inference, prefill_steps=256))
+    done = roundabout.imitate(setting, algorithm, 1000)
+    assert set(done.returns) == ({"itd", "itd-policy"} if algorithm == "itd" else {algorithm})
+    for returns in done.returns.values():
+        assert set(returns) == set(WORLD.exits) and np.isfinite(list(returns.values())).all()
+    if algorithm == "idm":
+        assert min(done.returns["idm"].values()) > 25, "IDM arrives"
