@@ -69,6 +69,13 @@ def test_the_return_is_the_way_made_and_how_it_ended():
     np.testing.assert_allclose(total, 0.25 * made + 5.0 * ended["arrived"] - 5.0 * failed, atol=2e-3)
 
 
+@pytest.mark.parametrize("driver", [EXPERT, RANDOM])
+def test_progress_is_paid_once_and_never_taken_back(driver):
+    states, steps = episodes(driver)
+    gone = np.diff(states.way, axis=1) * up_to_the_end(steps.last)[:, : states.way.shape[1] - 1]
+    assert (gone <= 0).all() and gone.min() < -1
+
+
 def test_arriving_and_failing_terminate_and_a_time_limit_does_not():
     for driver in (EXPERT, RANDOM):
         _, steps = episodes(driver)

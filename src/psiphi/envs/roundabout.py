@@ -95,8 +95,8 @@ class RoundaboutConfig:
     demonstrator: Literal["goal", "car"] = "goal"
     """Who a demonstrator is: one of `exits`, or one of the others' cars for one episode."""
     progress_weight: float = 0.25
-    """Reward per metre that the way to the exit gets shorter: about 0.5 per step at 10 m/s. Passing the exit costs a whole turn, so that
-    going round and round earns nothing."""
+    """Reward per metre that the way to the exit gets shorter than it ever was: about 0.5 per step at 10 m/s. Passing the exit makes the way
+    a turn longer; that costs nothing, or a learner not sure to hit the exit would crash before it, and going round again earns nothing."""
     exit_reward: float = 5.0
     """Reward of leaving at the right exit, which terminates."""
     crash_cost: float = 5.0
@@ -223,7 +223,7 @@ class State(NamedTuple):
     kind: Int[Array, "n"]
     """Which of the config's exits each car takes; the ego's is NOBODY."""
     way: Float[Array, ""]
-    """Metres that the ego still has to its exit."""
+    """The fewest metres that the ego ever had to its exit."""
     t: Int[Array, ""]
     """Actions taken."""
 
@@ -320,7 +320,8 @@ def make(config: RoundaboutConfig = RoundaboutConfig()) -> Env:  # noqa: B008 - 
         number = state.kind if config.demonstrator == "goal" else jnp.arange(len(state.kind), dtype=jnp.int32) - 1
         watched = drive.watch(ROAD, state.cars, number, config.observed, config.order)
         who, steps = drive.demonstrate(config.table, watched, state.cars, cars, lambda cars, k: see(config, cars, k))
-        next_state = State(cars, state.drivers, state.kind, way_left(config, cars, state.way), state.t + 1)
+        way = jnp.minimum(state.way, way_left(config, cars, state.way))
+        next_state = State(cars, state.drivers, state.kind, way, state.t + 1)
         paid = config.progress_weight * (state.way - next_state.way) + config.exit_reward * end.arrived - config.crash_cost * failed
         over = failed | end.arrived
         extras = {**end._asdict(), "demonstrator": who, "demonstration": steps}
