@@ -256,6 +256,22 @@ def test_workers_run_side_by_side_and_a_failure_is_told_but_stops_nobody(tmp_pat
     assert all(row["value"] == 1 and row["versions"]["threads"] == "1" for row in there)
 
 
+def test_workers_keep_compiled_programs_in_the_users_cache_or_where_the_user_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "WORKER", "import json, os, sys; json.dump([os.environ['JAX_COMPILATION_CACHE_DIR']], sys.stdout)")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    what = paper.EXPERIMENTS["itd-coingrid"]
+    unit = reproduce.units(what, [0])[0]
+
+    def where() -> Path:
+        ((_, found),) = reproduce.side_by_side(what, [unit], Effort(), {"versions": {}}, {}, jobs=1)
+        return Path(found[0])
+
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    assert where().is_relative_to(tmp_path / "psiphi")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert where() == tmp_path / "elsewhere"
+
+
 def test_leaving_ends_the_workers(monkeypatch):
     monkeypatch.setattr(reproduce, "WORKER", "import time; time.sleep(100)")
     what = paper.EXPERIMENTS["itd-coingrid"]

@@ -142,7 +142,8 @@ class Reproduce:
     """Reproduce a table or figure: train and measure what is missing, then draw the report. Interrupted, the same command continues."""
 
     name: tyro.conf.Positional[str]
-    """What: table-1, table-2, figure-3, figure-coingrid, itd-coingrid, ablation, figure-cumulants or figure-sensitivity."""
+    """What: table-1, table-2, figure-3, figure-coingrid, figure-imitation, figure-sensitivity, itd-coingrid, ablation or
+    figure-cumulants."""
     seeds: int = 1
     """How many seeds."""
     first_seed: int = 0

@@ -376,17 +376,19 @@ def _has(results: Results, variant: Variant, method: Method) -> bool:
 
 def curves_figure(results: Results) -> Drawing:
     """A panel per variant: every seed as a thin line, the interquartile mean as a thick one in the band of its interval."""
-    count = len(results.variants)
+    count, (over, of) = len(results.variants), results.experiment.axes
     drawing, axes = plt.subplots(1, count, figsize=(1.0 + 3.6 * count, 3.6), sharey=True, squeeze=False)
     for ax, variant in zip(axes[0], results.variants, strict=True):
         for i, method in enumerate(results.methods):
             _curve(ax, results, variant, method, PALETTE[i % len(PALETTE)], "-" if i < len(PALETTE) else "--")
-        ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
-        ax.set_title(f"{variant.name.split('-', 1)[-1]}: the ego wants {variant.task}", fontsize=9, pad=9)
-        ax.set_xlabel("environment steps")
+        if variant.task:
+            ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+        wants = f"{variant.name.split('-', 1)[-1]}: the ego wants {variant.task}"
+        ax.set_title(wants if variant.task else variant.label, fontsize=9, pad=9)
+        ax.set_xlabel(over.replace("env_", "environment ").replace("_", " "))
         ax.grid(True, axis="y")
         ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
-    axes[0][0].set_ylabel("normalised return")
+    axes[0][0].set_ylabel(of.replace("_", " "))
     handles, labels = axes[0][0].get_legend_handles_labels()
     drawing.legend(handles, labels, loc="lower center", ncols=min(len(labels), 8), frameon=False, fontsize=8)
     drawing.tight_layout(rect=(0, 0.07, 1, 1))
@@ -401,8 +403,9 @@ def _curve(ax: Axes, results: Results, variant: Variant, method: Method, colour:
     ]
     if not found:
         return
-    steps = max((one["env_steps"] for one in found), key=len)
-    each = np.stack([np.interp(steps, one["env_steps"], one["normalised_return"]) for one in found])
+    over, of = results.experiment.axes
+    steps = max((one[over] for one in found), key=len)
+    each = np.stack([np.interp(steps, one[over], one[of]) for one in found])
     for line in each:
         ax.plot(steps, line, color=colour, linewidth=0.5, alpha=0.25, linestyle=style)
     ax.plot(steps, stats.iqm(each, axis=0), color=colour, linewidth=1.8, label=method.label, linestyle=style)

@@ -5,6 +5,7 @@ Each function is one training, or as many as one row of a table needs with one s
 
 import dataclasses
 import functools
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from psiphi import model as model_functions
 from psiphi.agents import bc, dqn, psiphi, sqil
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
-from psiphi.experiments import baselines, models, paper, roundabout, traffic
+from psiphi.experiments import baselines, imitation, models, paper, roundabout, traffic
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.paper import ALL, FEW, MANY, Experiment, Figure, Method, Variant
 from psiphi.loops import scan
@@ -115,6 +116,8 @@ def setting_of(
     if variant.name in traffic.PANELS:
         cumulants = {} if method.cumulants is None else {"agent.itd.num_cumulants": method.cumulants}
         return traffic.setting_of(variant.name, method.algorithm, {**method.changes, **cumulants}, steps)
+    if method.how == "predict":
+        return imitation.setting_of(method.algorithm, dict(method.changes), updates, episodes)
     if variant == paper.ROUNDABOUT:
         return roundabout.setting_of(method.algorithm, steps=steps, episodes=episodes, updates=updates)
     if method.how == "adapt":
@@ -151,6 +154,8 @@ def saw(setting: Any) -> list[str]:
         return traffic.saw(setting)
     if isinstance(setting, roundabout.Setting):
         return roundabout.saw(setting)
+    if isinstance(setting, imitation.Setting):
+        return imitation.saw(setting)
     if isinstance(setting, Adapted):
         demonstrations, steps, _ = saw(setting.before)
         return [demonstrations, f"{steps}; then those of the task", "those of the task"]
@@ -318,6 +323,22 @@ def area(steps: list[int], returns: list[float]) -> float:
 def steps_to(steps: list[int], returns: list[float], level: float) -> int:
     """The first evaluation that reached the level; the last one if none did."""
     return next((at for at, value in zip(steps, returns, strict=True) if value >= level), steps[-1])
+
+
+# --- Who predicts others best --------------------------------------------------------------------------------------------
+
+
+def predict(method: Method, setting: imitation.Setting, seed: int) -> Done:
+    """The accuracies of one training, and the figures that sum them up."""
+    started = time.monotonic()
+    found = imitation.run(setting, seed)
+    extra = {"curve": {"updates": found.updates, "accuracy": [round(x, 4) for x in found.held_out]}}
+    figures = [
+        (Figure("accuracy", ALL), found.held_out[-1], extra),
+        (Figure("best_accuracy", ALL), max(found.held_out), None),
+        (Figure("shown_accuracy", ALL), found.shown[-1], None),
+    ]
+    return Done({method.name: figures}, found.env_steps, time.monotonic() - started)
 
 
 # --- Who adapts ----------------------------------------------------------------------------------------------------------

@@ -64,9 +64,10 @@ class Method:
     """Whether there is anything to train: the exact planner knows already."""
     trained_as: str | None = None
     """The method whose training it shares, where it differs only in how a new task is met."""
-    how: Literal["model", "adapt", "imitate", "curve"] = "model"
+    how: Literal["model", "adapt", "imitate", "curve", "predict"] = "model"
     """What is done with it: a model is trained and asked all that the experiment measures; a policy is trained on and judged few-shot;
-    a policy imitates each demonstrator and is judged by what that one wants; or a policy is judged while it learns."""
+    a policy imitates each demonstrator and is judged by what that one wants; a policy is judged while it learns; or
+    predictions of what the demonstrators do are judged while they are learned."""
     algorithm: str = ""
     """The learner, where it is not a model's."""
     only_in: tuple[str, ...] = ()
@@ -123,6 +124,8 @@ class Experiment:
     """Of the figure that compares the methods."""
     demonstrators: tuple[str, ...] = ("R", "G")
     """What the demonstrators want, as task names."""
+    axes: tuple[str, str] = ("env_steps", "normalised_return")
+    """What its curves are drawn over, and of what, where it has any."""
     reference: str | None = None
     """The method by whose return the others' are divided."""
 
@@ -134,6 +137,8 @@ class Experiment:
             case "imitate":
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
                 return [Figure(metric, who) for metric in metrics for who in (*(variant.demonstrators or self.demonstrators), ALL)]
+            case "predict":
+                return [Figure(metric, ALL) for metric in ("accuracy", "best_accuracy", "shown_accuracy")]
             case "adapt":
                 measures = ("few-shot", "many-shot")
             case "model":
@@ -498,7 +503,10 @@ _FIGURE_3 = Experiment(
         "**multi-task** four kinds of drivers want other speeds and lanes. At every step each method sees what the five nearest cars "
         "saw and did, nothing having been recorded before; PsiPhi-learning and DQN+BC-aux are told which kind of driver it was, BC and "
         "SQIL take all for one. BC and SQIL see no reward. **Normalised return** is the return over that of IDM, the rule by which the "
-        "others drive, in the ego's place and with the ego's actions; it is no upper bound."
+        "others drive, in the ego's place and with the ego's actions; it is no upper bound. **auc** is its mean over the steps, **final "
+        "return** the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least "
+        f"{SOLVED} (all of the steps if it never was). PsiPhi-learning makes two updates after eight steps, the others one, as two did "
+        "not help the DQN on the tuning seeds."
     ),
     variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
     methods=(
@@ -507,9 +515,47 @@ _FIGURE_3 = Experiment(
         Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
         Method("bc", "BC", how="curve", algorithm="bc"),
         Method("sqil", "SQIL", how="curve", algorithm="sqil"),
+        Method("dqn-mlp", "DQN, MLP torso", {"agent.torso": "mlp"}, how="curve", algorithm="dqn", only_in=("highway-multi-task",)),
     ),
     measures=(),
     tables=(_WHILE_IT_LEARNS,),
+)
+
+_IMITATION = Experiment(
+    name="figure-imitation",
+    title="Predicting what others will do (hypothesis H4 on Roundabout)",
+    story=(
+        "Two demonstrators, one leaves the roundabout at the first exit and one at the second. Of their recorded episodes four fifths are "
+        "shown and one fifth is held out. **BC** and **ITD** see what is shown and nothing else; **PsiPhi-learning** also drives among "
+        "others and is paid for leaving at the third, then the second, then the first exit. **Accuracy** is the share of the "
+        "demonstrators' actions that is predicted in the held-out episodes after the last update, **best** the most that it ever was, "
+        "**shown** the share in the episodes that were shown. **BC, 25 times as much** was shown 2,000 episodes of each: about the most "
+        "that can be predicted from what there is to see."
+    ),
+    variants=(Variant("roundabout", "Roundabout"),),
+    methods=(
+        Method("psiphi", "PsiPhi-learning", how="predict", algorithm="psiphi"),
+        Method("itd", "ITD", how="predict", algorithm="itd"),
+        Method("bc", "BC", how="predict", algorithm="bc"),
+        Method("bc-decay", "BC, weights decayed", {"agent.decay": 1e-3}, how="predict", algorithm="bc"),
+        Method("bc-many", "BC, 25 times as much", {"shown": 2_000}, how="predict", algorithm="bc"),
+    ),
+    measures=(),
+    tables=(
+        Table(
+            "Accuracy",
+            (
+                ("held out", Figure("accuracy", ALL)),
+                ("held out, best", Figure("best_accuracy", ALL)),
+                ("shown", Figure("shown_accuracy", ALL)),
+            ),
+            {
+                "PsiPhi-learning (the paper's figure, about)": (Printed(0.95), None, None),
+                "BC (the paper's figure, about)": (Printed(0.8), None, None),
+            },
+        ),
+    ),
+    axes=("updates", "accuracy"),
 )
 
 _SENSITIVITY = Experiment(
@@ -532,6 +578,7 @@ _SENSITIVITY = Experiment(
 )
 
 EXPERIMENTS = {
-    experiment.name: experiment for experiment in (_TABLE_1, _TABLE_2, _FIGURE_3, _CURVES, _ITD, _ABLATION, _CUMULANTS, _SENSITIVITY)
+    experiment.name: experiment
+    for experiment in (_TABLE_1, _TABLE_2, _FIGURE_3, _CURVES, _ITD, _ABLATION, _CUMULANTS, _IMITATION, _SENSITIVITY)
 }
 """What `psiphi reproduce` knows, by name."""

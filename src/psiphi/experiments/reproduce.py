@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -217,6 +218,8 @@ def compared(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any
     setting = compared_setting(what, unit, effort)
     if unit.method.how == "imitate":
         done = comparisons.imitate(what, unit.method, setting, unit.seed, references.get(f"{unit.variant.name} {unit.seed}", {}))
+    elif unit.method.how == "predict":
+        done = comparisons.predict(unit.method, setting, unit.seed)
     elif unit.method.how == "curve":
         figures, env_steps, train_s = comparisons.curve(unit.variant, setting, unit.seed)
         done = comparisons.Done({unit.method.name: figures}, env_steps, train_s)
@@ -354,6 +357,14 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 WORKER = "from psiphi.experiments.reproduce import worker; worker()"
 
 
+def compiled_programs() -> Path:
+    """Where workers keep what they compiled, unless JAX_COMPILATION_CACHE_DIR says otherwise: a method is the same program for all seeds.
+
+    By machine, as compiled code may use instructions that another machine with the same home folder lacks.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "psiphi" / "compiled" / (platform.node() or "here")
+
+
 class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     said: IO[bytes]
@@ -397,7 +408,7 @@ def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any],
         stdin=subprocess.DEVNULL,
         stdout=said,
         stderr=complained,
-        env={**os.environ, "XLA_FLAGS": flags, "NPROC": "1"},
+        env={"JAX_COMPILATION_CACHE_DIR": str(compiled_programs()), **os.environ, "XLA_FLAGS": flags, "NPROC": "1"},
         start_new_session=True,  # Ctrl-C reaches this process alone, which then ends its workers
     )
     return _Worker(process, said, complained)

@@ -52,13 +52,12 @@ def way_left(world: RoundaboutConfig, k: Int[Array, ""] | int, cars: Cars, befor
     return jnp.where(jnp.isfinite(left), left, before).astype(cars.x.dtype)
 
 
-def toward(world: RoundaboutConfig, k: Array | int) -> Env:
+def toward(world: RoundaboutConfig, k: Array | int, *, others: RoundaboutConfig | None = None) -> Env:
     """The world in which the ego must leave where demonstrator k does: the same traffic, another route, another reward.
 
-    Progress is paid once: here `State.way` is the least way that was ever left. In the world itself, passing the exit, which makes the way
-    a turn longer, costs six times as much as a crash, and who is not sure to hit the exit learns to crash before it.
+    With `others`, that is the traffic, and the ego must leave at exit k of `world`.
     """
-    inner = roundabout.make(world)
+    inner = roundabout.make(others or world)
     exit_lane = jnp.asarray(roundabout.exit_lanes(ROAD))
     goal = jnp.array([EXITS.index(exit) for exit in world.exits])[k]
 

@@ -1,0 +1,195 @@
+"""How well are others' actions predicted in episodes that nobody was shown? The paper's figure of imitation, on Roundabout.
+
+Demonstrators are recorded and their episodes split: most are shown, the rest are held out. BC and ITD see nothing else. PsiPhi-learning
+also drives and is paid, for one exit after the other, and so learns more about the cumulants that it shares with the demonstrators.
+"""
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from psiphi.agents import bc, itd, psiphi
+from psiphi.agents.bc import BCConfig
+from psiphi.agents.itd import ITDConfig
+from psiphi.agents.psiphi import PsiPhiConfig
+from psiphi.envs import roundabout
+from psiphi.envs.roundabout import RoundaboutConfig
+from psiphi.errors import UserError
+from psiphi.experiments.models import changed
+from psiphi.experiments.roundabout import record, toward
+from psiphi.loops import scan
+from psiphi.types import Agent, Demos, Env
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of the figure."""
+
+    agent: Any
+    """The learner's config."""
+    world: RoundaboutConfig = field(default_factory=RoundaboutConfig)
+    """The traffic; a demonstrator is one of its exits."""
+    shown: int = 80
+    """Episodes of each demonstrator that are shown."""
+    held_out: int = 20
+    """Episodes of each on which the predictions are judged."""
+    updates: int = 6_000
+    """Updates."""
+    judge_every: int = 300
+    """Updates between two judgements."""
+    goals: tuple[str, ...] = ("wxr", "nxr", "exr")
+    """The exits that the ego wants, one after the other, for equally many updates; only for a learner that drives."""
+    num_envs: int = 8
+    """Cars that it drives side by side, a step between updates."""
+    prefill_steps: int = 2_000
+    """Random steps at the beginning of each of its tasks."""
+
+    def __post_init__(self):
+        for name in ("shown", "held_out", "updates", "judge_every", "num_envs", "prefill_steps"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
+        if not self.goals:
+            raise UserError("goals is empty, but expected was at least one exit for the ego.")
+
+
+def _itd() -> ITDConfig:
+    """As on Highway; from logs alone there is no sparse prior, which needs steps that nobody chose."""
+    return ITDConfig(
+        num_cumulants=8, gamma=0.95, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=1e-3,
+        batch=64, cross_batch=128, bc_weight=1.0, sparsity=0.0, cross_policy_on="pooled", ema=0.03, mirror=False, replay_size=80_000,
+    )  # fmt: skip
+
+
+def _psiphi() -> PsiPhiConfig:
+    return PsiPhiConfig(itd=replace(_itd(), cross_policy_on="experience"), batch=128, reward_weight=1.0, q_weight=1.0, temperature=0.0)
+
+
+def _bc(**changes: Any) -> BCConfig:
+    return BCConfig(torso="crowd", torso_hidden=(128, 128), mirror=False, **changes)
+
+
+LEARNERS = {"bc": _bc, "itd": _itd, "psiphi": _psiphi}
+"""By algorithm."""
+
+
+def setting_of(algorithm: str, changes: dict[str, Any], updates: int | None = None, episodes: int | None = None) -> Setting:
+    """A line, with changes by dotted name, and less of something where that is asked for."""
+    given = {name: value for name, value in [("updates", updates), ("shown", episodes)] if value is not None}
+    return changed(Setting(LEARNERS[algorithm]()), {**changes, **given})
+
+
+def saw(setting: Setting) -> list[str]:
+    """Demonstrations, steps of its own, rewards: in words, for the report."""
+    shown = f"{setting.shown:,} episodes of each of {len(setting.world.exits)}"
+    if not drives(setting):
+        return [shown, "none", "none"]
+    steps = setting.updates * setting.num_envs + len(setting.goals) * setting.prefill_steps
+    return [shown, f"{steps:,}", f"of {len(setting.goals)} tasks in turn"]
+
+
+def drives(setting: Setting) -> bool:
+    return isinstance(setting.agent, PsiPhiConfig)
+
+
+# --- Learning ------------------------------------------------------------------------------------------------------------
+
+
+def make(setting: Setting) -> Agent:
+    """The learner, its schedules as long as the run."""
+    spec, agents, config = roundabout.spec(setting.world), len(setting.world.exits), setting.agent
+    if isinstance(config, BCConfig):
+        return bc.make(replace(config, updates=setting.updates), spec, agents)
+    if isinstance(config, ITDConfig):
+        return itd.make(replace(config, updates=setting.updates), spec, agents)
+    inner = replace(config.itd, updates=setting.updates, num_envs=setting.num_envs)
+    return psiphi.make(replace(config, itd=inner), spec, agents)
+
+
+def env_of(setting: Setting, goal: Array) -> Env | None:
+    """The world with the ego's exit as an argument, so that one program serves all of its tasks."""
+    goals = replace(setting.world, exits=setting.goals, exit_weights=(1.0,) * len(setting.goals))
+    return toward(goals, goal, others=setting.world) if drives(setting) else None
+
+
+def loop_of(setting: Setting) -> scan.LoopConfig:
+    prefill = setting.prefill_steps if drives(setting) else 0
+    return scan.LoopConfig(iterations=setting.updates, num_envs=setting.num_envs, prefill_steps=prefill)
+
+
+@functools.partial(jax.jit, static_argnames="setting")
+def begin(setting: Setting, key: Array, goal: Array, demos: Demos) -> scan.Carry:
+    return scan.begin(env_of(setting, goal), make(setting), loop_of(setting), key, demos)
+
+
+@functools.partial(jax.jit, static_argnames="setting")
+def go_on(setting: Setting, carry: scan.Carry, goal: Array, updates: Array) -> scan.Carry:
+    """So many updates, with as many steps of one's own between them as there are."""
+    env, agent, loop = env_of(setting, goal), make(setting), loop_of(setting)
+    return jax.lax.fori_loop(0, updates, lambda _, now: scan.iterate(env, agent, loop, now)[0], carry)
+
+
+def new_task(carry: scan.Carry, fresh: scan.Carry) -> scan.Carry:
+    """What was learned stays; the world, and what is remembered of rewards, are those of a fresh start in another task."""
+    kept = carry.agent._replace(experience=fresh.agent.experience, task=fresh.agent.task)
+    return carry._replace(agent=kept, env=fresh.env, obs=fresh.obs)
+
+
+# --- Judging -------------------------------------------------------------------------------------------------------------
+
+
+def scores(setting: Setting, state: Any, obs: Float[Array, "K B *obs"]) -> Float[Array, "K B A"]:
+    """What each demonstrator is thought to do: the larger, the likelier."""
+    config = setting.agent
+    if isinstance(config, BCConfig):
+        return bc.logits(bc.deployed(config, state), obs)
+    inner = config if isinstance(config, ITDConfig) else config.itd
+    net = itd.demonstrators(itd.deployed(inner, state), obs.shape[0])
+    features = net.features(obs.reshape(-1, *obs.shape[2:])).reshape(*obs.shape[:2], -1)
+    return jnp.einsum("kbead,kd->kba", net.own_psi(features), itd.preferences(inner, net.w))
+
+
+@functools.partial(jax.jit, static_argnames="setting")
+def accuracy(setting: Setting, state: Any, demos: Demos) -> Array:
+    """The share of the actions that are predicted, in the mean over demonstrators."""
+    real = jnp.arange(demos.steps.action.shape[1]) < demos.count[:, None]
+    right = jnp.argmax(scores(setting, state, demos.steps.obs), axis=-1) == demos.steps.action
+    return jnp.mean(jnp.sum(right & real, axis=1) / jnp.sum(real, axis=1))
+
+
+class Predicted(NamedTuple):
+    """Accuracies after so many updates, and the steps that were driven."""
+
+    updates: list[int]
+    shown: list[float]
+    held_out: list[float]
+    env_steps: int
+
+
+def run(setting: Setting, seed: int) -> Predicted:
+    """Learn from what is shown, and be judged on what is not."""
+    shown_key, held_out_key, loop_key = (jax.random.fold_in(jax.random.key(seed), i) for i in range(1, 4))
+    shown = record(setting.world, shown_key, setting.shown)
+    held_out = record(setting.world, held_out_key, setting.held_out)
+    phases = len(setting.goals) if drives(setting) else 1
+    carry = begin(setting, loop_key, jnp.asarray(0), shown)
+    found = Predicted([], [], [], 0)
+    done = 0
+    for phase in range(phases):
+        goal, until = jnp.asarray(phase), setting.updates * (phase + 1) // phases
+        if phase:
+            carry = new_task(carry, begin(setting, jax.random.fold_in(loop_key, phase), goal, shown))
+        while done < until:
+            length = min(setting.judge_every, until - done)
+            carry = go_on(setting, carry, goal, jnp.asarray(length))
+            done += length
+            found.updates.append(done)
+            found.shown.append(float(accuracy(setting, carry.agent, shown)))
+            found.held_out.append(float(accuracy(setting, carry.agent, held_out)))
+    loop = loop_of(setting)
+    steps = (done + phases * loop.prefill_rollouts) * setting.num_envs if drives(setting) else 0
+    return found._replace(env_steps=steps)
