@@ -73,7 +73,7 @@ def test_every_line_of_the_figure_has_a_setting_and_says_what_it_saw():
     assert {name: comparisons.saw(setting)[1] for name, setting in settings.items() if not imitation.drives(setting)} == dict.fromkeys(
         ("itd", "bc", "bc-decay", "bc-many"), "none"
     )
-    assert comparisons.saw(settings["psiphi"])[1:] == ["54,000", "of 3 tasks in turn"]
+    assert comparisons.saw(settings["psiphi"])[1:] == ["34,800", "of 3 tasks in turn"]
 
 
 def test_scores_of_bc_are_those_of_its_policies():

@@ -38,7 +38,7 @@ class Setting:
     """Episodes of each demonstrator that are shown."""
     held_out: int = 20
     """Episodes of each on which the predictions are judged."""
-    updates: int = 6_000
+    updates: int = 3_600
     """Updates."""
     judge_every: int = 300
     """Updates between two judgements."""
@@ -66,7 +66,9 @@ def _itd() -> ITDConfig:
 
 
 def _psiphi() -> PsiPhiConfig:
-    return PsiPhiConfig(itd=replace(_itd(), cross_policy_on="experience"), batch=128, reward_weight=1.0, q_weight=1.0, temperature=0.0)
+    """The ego's losses weigh little: with weights as on Highway its values take the shared torso, and others are predicted less well."""
+    inner = replace(_itd(), cross_policy_on="experience")
+    return PsiPhiConfig(itd=inner, batch=128, reward_weight=0.1, q_weight=0.1, td_psi_weight=1.0, temperature=0.0)
 
 
 def _bc(**changes: Any) -> BCConfig:
