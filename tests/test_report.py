@@ -51,17 +51,19 @@ def picture() -> report.Picture:
     }
 
 
-def extra(figure: Figure) -> dict[str, Any]:
+def extra(experiment: paper.Experiment, method: paper.Method, figure: Figure) -> dict[str, Any]:
     """What some cells keep to be drawn."""
     if figure.task == paper.WORST:
         return {"extra": picture()}
-    return {"extra": {"curve": {"env_steps": [0, 8], "normalised_return": [0.0, 1.0]}}} if figure.metric == "auc" else {}
+    over, of = experiment.axes
+    drawn = {"curve": "auc", "predict": "accuracy"}.get(method.how) == figure.metric
+    return {"extra": {"curve": {over: [0, 8], of: [0.0, 1.0]}}} if drawn else {}
 
 
 def all_cells(name: str, seeds: int) -> list[cells.Cell]:
     experiment = paper.EXPERIMENTS[name]
     return [
-        cell(name, method.name, figure, 0.1 * seed, seed, env=variant.name, **extra(figure))
+        cell(name, method.name, figure, 0.1 * seed, seed, env=variant.name, **extra(experiment, method, figure))
         for variant in experiment.variants
         for method in experiment.methods
         for seed in range(seeds)

@@ -257,14 +257,17 @@ def test_workers_run_side_by_side_and_a_failure_is_told_but_stops_nobody(tmp_pat
 
 
 def test_workers_keep_compiled_programs_in_the_users_cache_or_where_the_user_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "WORKER", "import json, os, sys; json.dump([os.environ['JAX_COMPILATION_CACHE_DIR']], sys.stdout)")
+    monkeypatch.setattr(
+        reproduce, "WORKER", "import json, os, sys; json.dump([dict(where=os.environ['JAX_COMPILATION_CACHE_DIR'])], sys.stdout)"
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     what = paper.EXPERIMENTS["itd-coingrid"]
     unit = reproduce.units(what, [0])[0]
 
     def where() -> Path:
         ((_, found),) = reproduce.side_by_side(what, [unit], Effort(), {"versions": {}}, {}, jobs=1)
-        return Path(found[0])
+        assert isinstance(found, list)
+        return Path(found[0]["where"])
 
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     assert where().is_relative_to(tmp_path / "psiphi")

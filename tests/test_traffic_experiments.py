@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -16,7 +17,7 @@ from psiphi.agents.bc import BCConfig
 from psiphi.envs import highway
 from psiphi.envs.highway import goal
 from psiphi.errors import UserError
-from psiphi.experiments import paper, traffic
+from psiphi.experiments import paper, reproduce, traffic
 from psiphi.experiments.films import film
 from psiphi.loops import runs, scan
 from psiphi.types import Demonstration, Env, EnvSpec, TimeStep
@@ -197,6 +198,20 @@ def test_the_references_are_what_idm_earns(name):
     panel = traffic.PANELS[name]
     got = jax.jit(lambda key: traffic.expert_returns(panel.world(), key, 512))(jax.random.key(1000))
     assert float(got["returns"].mean()) == pytest.approx(panel.reference, abs=0.1)
+
+
+def test_a_film_is_of_the_seeds_own_training_and_stands_in_the_report(tmp_path, monkeypatch):
+    published = Path(__file__).parents[1] / "results" / "figure-3" / "cells.jsonl"
+    some = [line for line in published.read_text().splitlines() if '"highway-multi-task"' in line and '"method": "dqn"' in line]
+    (tmp_path / "cells.jsonl").write_text("\n".join(some) + "\n")
+    trained = []
+    monkeypatch.setattr(traffic, "train", lambda setting, seed: trained.append((setting, seed)))
+    monkeypatch.setattr(traffic, "film", lambda setting, trained, key, path: path.write_bytes(b"GIF"))
+    (path,) = reproduce.film("figure-3", tmp_path, 7, ["highway-multi-task"])
+    assert path == tmp_path / "highway-multi-task.gif" and trained == [(traffic.setting_of("highway-multi-task", "psiphi", {}), 7)]
+    assert "](highway-multi-task.gif)" in (tmp_path / "README.md").read_text()
+    with pytest.raises(UserError, match="figure-coingrid on coingrid-aligned has no film"):
+        reproduce.film("figure-coingrid", tmp_path, 0)
 
 
 # --- Films ---------------------------------------------------------------------------------------------------------------

@@ -272,7 +272,8 @@ def figures(results: Results, directory: Path) -> list[tuple[str, str]]:
         title = f"The learned cumulants over a board (seed {cell['seed']})"
         draw_cumulants(directory / "cumulants.png", directory / "cumulants.html", cell["extra"], title)
         drawn.append(("cumulants.png", title))
-    return drawn
+    films = {f"{variant.name}.gif": f"{variant.label}: an episode after training" for variant in results.variants}
+    return drawn + [(name, title) for name, title in films.items() if (directory / name).exists()]
 
 
 def transfer_figure(results: Results) -> Drawing:

@@ -306,6 +306,7 @@ def film(name: str, directory: Path, seed: int, envs: Sequence[str] = (), effort
         trained = traffic.train(setting, seed)
         paths.append(directory / f"{variant.name}.gif")
         traffic.film(setting, trained, jax.random.key(seed), paths[-1])
+    report.render(directory)
     return paths
 
 
