@@ -60,8 +60,8 @@ class Setting:
 def _itd() -> ITDConfig:
     """As on Highway; from logs alone there is no sparse prior, which needs steps that nobody chose."""
     return ITDConfig(
-        num_cumulants=8, gamma=0.95, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=1e-3,
-        batch=64, cross_batch=128, bc_weight=1.0, sparsity=0.0, cross_policy_on="pooled", ema=0.03, mirror=False, replay_size=80_000,
+        num_cumulants=8, gamma=0.95, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=3e-3,
+        batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, cross_policy_on="pooled", ema=0.03, mirror=False, replay_size=80_000,
     )  # fmt: skip
 
 
@@ -71,8 +71,8 @@ def _psiphi() -> PsiPhiConfig:
     return PsiPhiConfig(itd=inner, batch=128, reward_weight=0.1, q_weight=0.1, td_psi_weight=1.0, temperature=0.0)
 
 
-def _bc(**changes: Any) -> BCConfig:
-    return BCConfig(torso="crowd", torso_hidden=(128, 128), mirror=False, **changes)
+def _bc() -> BCConfig:
+    return BCConfig(torso="crowd", torso_hidden=(128, 128), learning_rate=1e-2, batch=128, mirror=False)
 
 
 LEARNERS = {"bc": _bc, "itd": _itd, "psiphi": _psiphi}

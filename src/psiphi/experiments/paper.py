@@ -537,7 +537,6 @@ _IMITATION = Experiment(
         Method("psiphi", "PsiPhi-learning", how="predict", algorithm="psiphi"),
         Method("itd", "ITD", how="predict", algorithm="itd"),
         Method("bc", "BC", how="predict", algorithm="bc"),
-        Method("bc-decay", "BC, weights decayed", {"agent.decay": 1e-3}, how="predict", algorithm="bc"),
         Method("bc-many", "BC, 25 times as much", {"shown": 2_000}, how="predict", algorithm="bc"),
     ),
     measures=(),
