@@ -105,7 +105,7 @@ def test_the_reward_by_hand():
     alone = alone._replace(lane=alone.lane.at[0].set(2))
     reward = jax.jit(lambda cars, failed: highway.reward(CONFIG, ROAD, cars, failed))
     assert float(reward(alone, False)) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
-    assert float(reward(alone, True)) == pytest.approx(0.5 - 5)
+    assert float(reward(alone, True)) == pytest.approx(0.5 - 1)
     # 0.5 s of the wanted 1 s at 25 m/s: 12.5 m between bumpers, 17.5 m between the middles
     for distance, cost in [(17.4, 0.3), (17.6, 0.0)]:
         close = alone._replace(x=alone.x.at[1].set(alone.x[0] + distance), y=alone.y.at[1].set(8.0))
