@@ -116,8 +116,8 @@ class HighwayConfig:
     gap_share: float = 0.5
     """Too close: bumper to bumper less than this share of the ego's time gap at its speed."""
     crash_cost: float = 1.0
-    """Cost of a crash or of leaving the road, either of which terminates: little beside all that is then missed. At 5 it is nine tenths of
-    the reward's variance, and whoever models the reward (PsiPhi-learning does) learns little else."""
+    """Cost of a crash or of leaving the road, either of which terminates: little beside all that is then missed. A much
+    larger cost is most of the reward's variance, and whoever models the reward (PsiPhi-learning does) learns little else."""
 
     def __post_init__(self):
         _check(self)

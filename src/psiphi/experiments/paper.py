@@ -506,7 +506,7 @@ _FIGURE_3 = Experiment(
         "others drive, in the ego's place and with the ego's actions; it is no upper bound. **auc** is its mean over the steps, **final "
         "return** the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least "
         f"{SOLVED} (all of the steps if it never was). PsiPhi-learning makes two updates after eight steps, the others one, as two did "
-        "not help the DQN on the tuning seeds."
+        "not help the DQN on the tuning seeds. PsiPhi-learning and DQN were tuned; BC, SQIL and BC-aux's weight were not."
     ),
     variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
     methods=(
