@@ -141,6 +141,20 @@ def test_half_of_a_batch_is_demonstrated_and_the_mirror_shows_both_halves(demos,
     assert all(0.3 < part.mean() < 0.7 for part in (turned[:64], turned[64:]))
 
 
+@pytest.mark.parametrize(("count", "gone"), [(0, 0.0), (50, 0.5), (100, 1.0), (1000, 1.0)])
+def test_demonstrations_fade_out_of_the_batch(count, gone):
+    rows = 400
+    own = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:1], rows, axis=0), own_steps())
+    demo = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), rows, axis=0), steps_of(np.array([2]), np.zeros(1, int), np.array([False])))
+    config = replace(REWARDED, fade_updates=100)
+    batch = sqil.fade(config, sqil.halves(config, own, demo, ACTIONS), own, jnp.asarray(count), KEY, ACTIONS)
+    batch = jax.tree.map(np.asarray, batch)
+    mine = batch.reward == 3
+    assert mine[:rows].all() and abs(mine[rows:].mean() - gone) < 0.07
+    np.testing.assert_array_equal(batch.reward[~mine], 0.5)
+    np.testing.assert_array_equal(batch.obs, np.where(mine[:, None], see(np.array([0])), see(np.array([2]))))
+
+
 def blank_state(agent: Agent, demos: Demos) -> dqn.State:
     return blank(jax.eval_shape(agent.init, KEY, demos))
 
@@ -246,6 +260,8 @@ def test_the_loop_runs_it_and_one_seed_gives_the_same_bits_twice(demos):
     [
         ({"temperature": 0.0}, "temperature is 0.0, but expected was a positive number"),
         ({"absorbing": True, "dqn": replace(LEARNER, gamma=1.0)}, "SQIL's gamma is 1.0, but expected was less than 1"),
+        ({"fade_updates": -1, "env_reward": True}, "fade_updates is -1, but expected was at least 0"),
+        ({"fade_updates": 10}, "fade_updates is 10, but without env_reward nothing would be paid once demonstrations are gone"),
         ({"dqn": replace(LEARNER, batch=7)}, "SQIL's batch is 7, but expected was an even number"),
         ({"dqn": replace(LEARNER, n_step=3)}, "SQIL's n_step is 3, but expected was 1"),
         ({"dqn": replace(LEARNER, double=True)}, "SQIL's double is True, but expected was False"),

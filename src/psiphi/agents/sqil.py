@@ -46,6 +46,9 @@ class SQILConfig:
     """The agent's own transitions carry the environment's reward; off: 0 (paper). On, this is our reading of "SQILv2", which the PsiPhi
     paper compares with but does not define: it solves a task that nobody demonstrated, so it must have seen that task's reward.
     Demonstrations keep `demo_reward`."""
+    fade_updates: int = 0
+    """Extension: over so many updates demonstrations leave the batch for own steps, along a line; 0: they stay (paper). Beside
+    `env_reward` they would go on paying for what the task may punish."""
     absorbing: bool = True
     """Extension: who has reached the end of the task stays there for ever, paid as before, whatever it does; off: an end is worth nothing
     more (paper). Where demonstrators finish, the paper's way pays the imitator for never finishing."""
@@ -55,7 +58,7 @@ class SQILConfig:
 
 def paper(config: SQILConfig = SQILConfig()) -> SQILConfig:  # noqa: B008 - a frozen value
     """SQIL's equations as printed, on whatever network and optimiser the config has."""
-    return replace(config, temperature=1.0, demo_reward=1.0, env_reward=False, absorbing=False, greedy=False)
+    return replace(config, temperature=1.0, demo_reward=1.0, env_reward=False, fade_updates=0, absorbing=False, greedy=False)
 
 
 def soft_backup(temperature: float) -> dqn.Backup:
@@ -83,17 +86,35 @@ def paid(config: SQILConfig, batch: Transition, reward: Float[Array, " B"], for_
     return batch._replace(reward=reward + (gamma - batch.discount) * stay)
 
 
-def halves(config: SQILConfig, own: Transition, demo: Demonstration, num_actions: int) -> Transition:
-    """The batch: what the agent did, paid 0 (or what the environment paid), then what was demonstrated, paid `demo_reward`."""
-    mine = paid(config, own, own.reward if config.env_reward else jnp.zeros_like(own.reward), 0.0, num_actions)
+def mine(config: SQILConfig, own: Transition, num_actions: int) -> Transition:
+    """What the agent did, paid 0, or what the environment paid."""
+    return paid(config, own, own.reward if config.env_reward else jnp.zeros_like(own.reward), 0.0, num_actions)
+
+
+def theirs(config: SQILConfig, demo: Demonstration, num_actions: int) -> Transition:
+    """What was demonstrated, paid `demo_reward`."""
     steps = as_transitions(demo, config.dqn.gamma)
-    theirs = paid(config, steps, steps.reward + config.demo_reward, config.demo_reward, num_actions)
-    return jax.tree.map(lambda x, y: jnp.concatenate([x, y.astype(x.dtype)]), mine, theirs)
+    return paid(config, steps, steps.reward + config.demo_reward, config.demo_reward, num_actions)
+
+
+def halves(config: SQILConfig, own: Transition, demo: Demonstration, num_actions: int) -> Transition:
+    """The batch: what the agent did, then what was demonstrated."""
+    both = mine(config, own, num_actions), theirs(config, demo, num_actions)
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y.astype(x.dtype)]), *both)
 
 
 def half(config: SQILConfig) -> DQNConfig:
     """The learner as it samples its own half of a batch."""
     return replace(config.dqn, batch=config.dqn.batch // 2)
+
+
+def fade(config: SQILConfig, batch: Transition, own: Transition, count: Array, key: Array, num_actions: int) -> Transition:
+    """The batch with more of its demonstrations replaced by `own` steps, as many as there are, the more updates there have been."""
+    gone = jax.random.bernoulli(key, jnp.clip(count / config.fade_updates, 0, 1), own.reward.shape)
+    gone = jnp.concatenate([jnp.zeros_like(gone), gone])
+    return jax.tree.map(
+        lambda x, y: jnp.where(gone.reshape(-1, *[1] * (x.ndim - 1)), jnp.concatenate([y, y]), x), batch, mine(config, own, num_actions)
+    )
 
 
 def sample(config: SQILConfig, spec: EnvSpec, experience: TrajectoryBuffer, state: State, key: Array) -> Transition:
@@ -102,7 +123,12 @@ def sample(config: SQILConfig, spec: EnvSpec, experience: TrajectoryBuffer, stat
     assert state.demos is not None
     demo = replay.sample_pool(state.demos, demo_key, half(config).batch)
     demo = replay.mirror(spec, demo, mirror_key) if config.dqn.mirror else demo
-    return halves(config, dqn.sample(half(config), spec, experience, state, own_key), demo, spec.num_actions)
+    batch = halves(config, dqn.sample(half(config), spec, experience, state, own_key), demo, spec.num_actions)
+    if not config.fade_updates:
+        return batch
+    more_key, fade_key = jax.random.split(jax.random.fold_in(key, 1))
+    more = dqn.sample(half(config), spec, experience, state, more_key)
+    return fade(config, batch, more, state.count, fade_key, spec.num_actions)
 
 
 def check(config: SQILConfig) -> None:
@@ -110,6 +136,12 @@ def check(config: SQILConfig) -> None:
     inner = config.dqn
     if not config.temperature > 0:
         raise UserError(f"temperature is {config.temperature}, but expected was a positive number.")
+    if config.fade_updates < 0:
+        raise UserError(f"fade_updates is {config.fade_updates}, but expected was at least 0.")
+    if config.fade_updates and not config.env_reward:
+        raise UserError(
+            f"fade_updates is {config.fade_updates}, but without env_reward nothing would be paid once demonstrations are gone."
+        )
     if inner.batch < 2 or inner.batch % 2:
         raise UserError(f"SQIL's batch is {inner.batch}, but expected was an even number: half of it are demonstrations.")
     if config.absorbing and inner.gamma >= 1:
