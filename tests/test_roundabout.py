@@ -91,7 +91,7 @@ def test_arriving_and_failing_terminate_and_a_time_limit_does_not():
 def test_where_an_episode_ends(place, s, expected):
     lanes = jnp.full(5, ROAD.lane_of(*place), jnp.int32)
     cars = cars_at(ROAD, lanes, jnp.full(5, s), jnp.full(5, 10.0))
-    end = jax.jit(lambda cars: roundabout.ending(CONFIG, cars))(cars)
+    end = jax.jit(lambda cars: roundabout.ending(CONFIG, cars, roundabout.EXITS.index(CONFIG.ego_exit)))(cars)
     assert [name for name, value in end._asdict().items() if value] == ([expected] if expected else [])
 
 
@@ -100,7 +100,7 @@ def test_the_way_to_the_exit_gets_longer_behind_it():
 
     def way(start, end, s):
         cars = cars_at(ROAD, jnp.full(5, ROAD.lane_of(start, end, 0), jnp.int32), jnp.full(5, s), jnp.full(5, 10.0))
-        return float(roundabout.way_left(CONFIG, cars, -1.0))
+        return float(roundabout.way_left(cars, roundabout.EXITS.index(CONFIG.ego_exit), -1.0))
 
     assert way("se", "ex", 2.0) - way("se", "ex", 7.0) == pytest.approx(5.0, abs=1e-3)
     assert way("wx", "we", 3.0) > way("ne", "wx", 10.0) + 80

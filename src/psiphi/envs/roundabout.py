@@ -27,6 +27,8 @@ CLIP = 10.0
 """No entry of an observation is larger, either way."""
 EXITS = ("exr", "nxr", "wxr", "sxr")
 """The ends of the exit roads, in the order in which a car from the south passes them."""
+Exit = Int[Array, ""] | int
+"""One of them, by its place there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,12 +205,12 @@ def exit_lanes(road: Road) -> np.ndarray:
     return np.array([EXITS.index(road.names[e][1]) if road.names[e][1] in EXITS else NOWHERE for e in road.edge], np.int32)
 
 
-def way_left(config: RoundaboutConfig, cars: Cars, before: Array | float) -> Float[Array, ""]:
-    """Metres the ego still has to its exit's road, along the lane it is on; on a lane that does not lead there, what it was before."""
-    table = jnp.asarray(remaining(ROAD, config.ego_exit), cars.x.dtype)
+def way_left(cars: Cars, exit: Exit, before: Array | float) -> Float[Array, ""]:
+    """Metres the ego still has to the exit's road, along the lane it is on; on a lane that does not lead there, what it was before."""
+    table = jnp.asarray(np.stack([remaining(ROAD, name) for name in EXITS]), cars.x.dtype)
     lanes = cars.lane[:1]
     s = own(look(ROAD, cars).s[:1], lanes)[0]
-    left = (table[lanes] + jnp.asarray(ROAD.lanes.length, cars.x.dtype)[lanes])[0] - s
+    left = (table[exit, lanes] + jnp.asarray(ROAD.lanes.length, cars.x.dtype)[lanes])[0] - s
     return jnp.where(jnp.isfinite(left), left, before).astype(cars.x.dtype)
 
 
@@ -233,7 +235,7 @@ def num_demonstrators(config: RoundaboutConfig) -> int:
     return len(config.exits) if config.demonstrator == "goal" else len(config.others)
 
 
-def reset(config: RoundaboutConfig, key: Array) -> State:
+def reset(config: RoundaboutConfig, key: Array, exit: Exit) -> State:
     """Everybody near its place, with a route to its exit and with what it is about to do."""
     kind_key, place_key, speed_key, habit_key = jax.random.split(key, 4)
     arrivals = (config.ego, *config.others)
@@ -246,18 +248,21 @@ def reset(config: RoundaboutConfig, key: Array) -> State:
     speed = jnp.array([a.speed for a in arrivals]) + config.speed_deviation * jax.random.normal(speed_key, (n,)) * is_other
     cars = cars_at(ROAD, lanes, s, speed)
     exponent = jnp.where(is_other, jax.random.uniform(habit_key, (n,), minval=3.5, maxval=4.5), 4.0)
-    drivers = _drivers(config, cars, kind, exponent)
+    drivers = _drivers(config, cars, jnp.where(is_other, _exits(config.exits)[kind], exit), exponent)
     cars = decide(ROAD, drivers, cars)
-    return State(cars, drivers, kind, way_left(config, cars, 0.0), jnp.zeros((), jnp.int32))
+    return State(cars, drivers, kind, way_left(cars, exit, 0.0), jnp.zeros((), jnp.int32))
 
 
-def _drivers(config: RoundaboutConfig, cars: Cars, kind: Int[Array, "n"], exponent: Float[Array, "n"]) -> Drivers:
+def _exits(names: tuple[str, ...]) -> Int[Array, "n"]:
+    return jnp.array([EXITS.index(name) for name in names], jnp.int32)
+
+
+def _drivers(config: RoundaboutConfig, cars: Cars, exits: Int[Array, "n"], exponent: Float[Array, "n"]) -> Drivers:
     """Habits, and routes from wherever each car is. The ego has a plan of its own too (see `expert`), of which others know nothing."""
-    is_ego = kind == drive.NOBODY
-    goals = (*config.exits, config.ego_exit)  # the ego's number is -1: the last
-    room = max(roads.routes(ROAD, goal).shape[1] for goal in goals)
-    table = jnp.asarray(np.stack([roads.routes(ROAD, goal, room) for goal in goals]), jnp.int32)
-    route = table[kind, jnp.asarray(ROAD.edge)[cars.lane]]
+    is_ego = jnp.arange(len(exits)) == 0
+    room = max(roads.routes(ROAD, goal).shape[1] for goal in EXITS)
+    table = jnp.asarray(np.stack([roads.routes(ROAD, goal, room) for goal in EXITS]), jnp.int32)
+    route = table[exits, jnp.asarray(ROAD.edge)[cars.lane]]
     rank = jnp.full_like(route, NOWHERE).at[:, 0].set(jnp.asarray(ROAD.rank, jnp.int32)[cars.lane])
     known = 0.0 if config.hidden_ego else config.ego_target_speed
     habits = drivers_of(jnp.where(is_ego, known, cars.speed), exponent)
@@ -292,35 +297,38 @@ class Ending(NamedTuple):
     arrived: Bool[Array, ""]
 
 
-def ending(config: RoundaboutConfig, cars: Cars) -> Ending:
+def ending(config: RoundaboutConfig, cars: Cars, exit: Exit) -> Ending:
     """What has become of the ego; only who is on the road has arrived anywhere."""
     off_road = ~drive.on_road(ROAD, cars, config.shoulder)[0]
     at = jnp.asarray(exit_lanes(ROAD))[cars.lane[0]]
     out = (at != NOWHERE) & ~off_road & ~cars.crashed[0]
-    right = at == EXITS.index(config.ego_exit)
+    right = at == exit
     return Ending(cars.crashed[0], off_road, out & ~right, out & right)
 
 
-def make(config: RoundaboutConfig = RoundaboutConfig()) -> Env:  # noqa: B008 - a frozen value
-    """The environment. `TimeStep.extras` holds the fields of `Ending` and the step's demonstrations: `demonstrator`, the numbers of those
-    watched (NOBODY: an empty slot), and `demonstration`, their `Demonstration`.
+def make(config: RoundaboutConfig = RoundaboutConfig(), exit: Exit | None = None) -> Env:  # noqa: B008 - a frozen value
+    """The environment; `exit` takes the place of the config's `ego_exit`, and may be an argument of a compiled program.
+
+    `TimeStep.extras` holds the fields of `Ending` and the step's demonstrations: `demonstrator`, the numbers of those watched (NOBODY: an
+    empty slot), and `demonstration`, their `Demonstration`.
     """
     wheel = drive.Wheel(ROAD, config.table, config.frames, config.dt, config.reverses, None)
     ego = jnp.zeros(1, jnp.int32)
+    goal = EXITS.index(config.ego_exit) if exit is None else exit
 
     def start(key: Array) -> tuple[State, Array]:
-        state = reset(config, key)
+        state = reset(config, key, goal)
         return state, see(config, state.cars, ego)[0]
 
     def step(state: State, action: Array, key: Array) -> tuple[State, TimeStep]:
         del key  # all that is random is drawn at the start
         cars = drive.take(wheel, state.drivers, state.cars, action)
-        end = ending(config, cars)
+        end = ending(config, cars, goal)
         failed = end.crashed | end.off_road | end.wrong_exit
         number = state.kind if config.demonstrator == "goal" else jnp.arange(len(state.kind), dtype=jnp.int32) - 1
         watched = drive.watch(ROAD, state.cars, number, config.observed, config.order)
         who, steps = drive.demonstrate(config.table, watched, state.cars, cars, lambda cars, k: see(config, cars, k))
-        way = jnp.minimum(state.way, way_left(config, cars, state.way))
+        way = jnp.minimum(state.way, way_left(cars, goal, state.way))
         next_state = State(cars, state.drivers, state.kind, way, state.t + 1)
         paid = config.progress_weight * (state.way - next_state.way) + config.exit_reward * end.arrived - config.crash_cost * failed
         over = failed | end.arrived

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int
 
 from psiphi import gpi
 from psiphi import model as models
@@ -27,9 +26,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.sqil import SQILConfig
 from psiphi.envs import roundabout
-from psiphi.envs.roundabout import EXITS, ROAD, RoundaboutConfig
-from psiphi.envs.traffic import roads
-from psiphi.envs.traffic.vehicles import Cars, look, own
+from psiphi.envs.roundabout import EXITS, RoundaboutConfig
 from psiphi.errors import UserError
 from psiphi.experiments import baselines
 from psiphi.experiments import coingrid as experiment
@@ -43,41 +40,12 @@ from psiphi.types import Agent, Demonstration, Demos, Env, TimeStep
 # --- The world of each demonstrator --------------------------------------------------------------------------------------
 
 
-def way_left(world: RoundaboutConfig, k: Int[Array, ""] | int, cars: Cars, before: Array | float) -> Float[Array, ""]:
-    """`roundabout.way_left` to the exit of demonstrator k."""
-    table = jnp.asarray(np.stack([roundabout.remaining(ROAD, exit) for exit in world.exits]), cars.x.dtype)
-    lane = cars.lane[0]
-    s = own(look(ROAD, cars).s[:1], cars.lane[:1])[0]
-    left = table[k, lane] + jnp.asarray(ROAD.lanes.length, cars.x.dtype)[lane] - s
-    return jnp.where(jnp.isfinite(left), left, before).astype(cars.x.dtype)
-
-
 def toward(world: RoundaboutConfig, k: Array | int, *, others: RoundaboutConfig | None = None) -> Env:
     """The world in which the ego must leave where demonstrator k does: the same traffic, another route, another reward.
 
     With `others`, that is the traffic, and the ego must leave at exit k of `world`.
     """
-    inner = roundabout.make(others or world)
-    exit_lane = jnp.asarray(roundabout.exit_lanes(ROAD))
-    goal = jnp.array([EXITS.index(exit) for exit in world.exits])[k]
-
-    def reset(key: Array) -> tuple[roundabout.State, Array]:
-        state, obs = inner.reset(key)
-        room = state.drivers.route.shape[1]
-        routes = jnp.asarray(np.stack([roads.routes(ROAD, exit, room) for exit in world.exits]), jnp.int32)
-        route = state.drivers.route.at[0].set(routes[k, jnp.asarray(ROAD.edge)[state.cars.lane[0]]])
-        return state._replace(drivers=state.drivers._replace(route=route), way=way_left(world, k, state.cars, 0.0)), obs
-
-    def step(state: roundabout.State, action: Array, key: Array) -> tuple[roundabout.State, TimeStep]:
-        after, reached = inner.step(state, action, key)
-        after = after._replace(way=jnp.minimum(state.way, way_left(world, k, after.cars, state.way)))
-        out = reached.extras["wrong_exit"] | reached.extras["arrived"]
-        arrived = out & (exit_lane[after.cars.lane[0]] == goal)
-        failed = reached.extras["crashed"] | reached.extras["off_road"] | (out & ~arrived)
-        paid = world.progress_weight * (state.way - after.way) + world.exit_reward * arrived - world.crash_cost * failed
-        return after, reached._replace(reward=paid, extras={**reached.extras, "arrived": arrived, "wrong_exit": out & ~arrived})
-
-    return Env(inner.spec, reset, step)
+    return roundabout.make(others or world, jnp.array([EXITS.index(exit) for exit in world.exits])[k])
 
 
 # --- What was demonstrated -----------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def highway_commands(config: highway.HighwayConfig, episodes: int, seed: int) ->
 
 def roundabout_commands(config: roundabout.RoundaboutConfig, episodes: int, seed: int) -> np.ndarray:
     """The same, of those in or near the ring."""
-    return _commands(config, roundabout.ROAD, lambda key: roundabout.reset(config, key), episodes, seed, within=NEAR)
+    return _commands(config, roundabout.ROAD, lambda key: roundabout.make(config).reset(key)[0], episodes, seed, within=NEAR)
 
 
 def _commands(config: Any, road: roads.Road, reset: Callable[[Array], Any], episodes: int, seed: int, within: float) -> np.ndarray:
