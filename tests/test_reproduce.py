@@ -132,6 +132,9 @@ def test_cells_of_other_settings_are_not_mixed(tmp_path):
         cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"beta": 2}})
     with pytest.raises(UserError, match=r'made with itd.new = "nothing", but 2 is asked for'):
         cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"beta": 1, "new": 2}})
+    cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"beta": 1, "new": 0.0}})  # what was not there yet, and is off
+    with pytest.raises(UserError, match=r'made with itd.beta = 1, but "nothing" is asked for'):
+        cells.check_config(tmp_path, there, "coingrid", "psiphi", {"itd": {"new": 0.0}})
 
 
 def test_where_numbers_come_from_is_known():

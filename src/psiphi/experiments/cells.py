@@ -76,7 +76,7 @@ def check_config(directory: Path, cells: Iterable[Cell], env: str, method: str, 
     """Refuse to mix: what a method's cells in a directory were made with must be what is asked for now."""
     asked = json.loads(json.dumps(config))
     for cell in cells:
-        if (cell["env"], cell["method"]) == (env, method) and cell["config"] != asked:
+        if (cell["env"], cell["method"]) == (env, method) and not same(cell["config"], asked):
             name, found, wanted = difference(cell["config"], asked)
             raise UserError(
                 f"{directory} holds cells of {method} on {env} made with {name} = {found}, but {wanted} is asked for now; "
@@ -84,11 +84,18 @@ def check_config(directory: Path, cells: Iterable[Cell], env: str, method: str, 
             )
 
 
+def same(old: Any, new: Any) -> bool:
+    """Whether two configs ask for the same. What the old one does not name did not exist when it was written, so it must be off now."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return old == new
+    return old.keys() <= new.keys() and all(same(old[key], new[key]) if key in old else not new[key] for key in new)
+
+
 def difference(old: Any, new: Any, name: str = "") -> tuple[str, str, str]:
-    """Where two unequal JSON values differ first: the dotted name, and what each has there."""
+    """Where two JSON values that are not the `same` differ first: the dotted name, and what each has there."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new, *(key for key in old if key not in new)]:
-            if key not in old or key not in new or old[key] != new[key]:
+            if key not in new or not (same(old[key], new[key]) if key in old else not new[key]):
                 return difference(old.get(key, "nothing"), new.get(key, "nothing"), f"{name}.{key}" if name else key)
     return name, json.dumps(old), json.dumps(new)
 
