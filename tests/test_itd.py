@@ -26,13 +26,13 @@ TABLES = replace(
     itd.paper(), num_cumulants=CUMULANTS, gamma=0.9, ensemble=2, torso="mlp", torso_hidden=(PLACES,), phi_hidden=(PLACES,), psi_hidden=(),
     share_torso=False, learning_rate=0.01, updates=100, batch=4, alternate=False, bc_weight=1.0, l1_weight=1.0, itd_weight=1.0, beta=3.0,
     cross_policy=1.0, cross_policy_on="experience", cross_batch=6, anchor=1.0, sparsity=1.0, sparsity_scale=5.0,
-    sparsity_ramp=0.5, ema=0.1, mirror=True, replay_size=PLACES * ACTIONS, num_envs=ACTIONS,
+    sparsity_ramp=0.5, nonnegative=1.0, ema=0.1, mirror=True, replay_size=PLACES * ACTIONS, num_envs=ACTIONS,
 )  # fmt: skip
 """The paper's, in tables and with every term on; no number here is a default."""
 
 TERMS = {
     "bc_q": "bc_weight", "l1": "l1_weight", "itd": "itd_weight", "cross_policy": "cross_policy",
-    "anchor": "anchor", "sparsity": "sparsity",
+    "anchor": "anchor", "sparsity": "sparsity", "nonnegative": "nonnegative",
 }  # fmt: skip
 """Each term's name among the metrics, and the field of the config that is its weight."""
 
@@ -170,6 +170,12 @@ def sparsity_by_hand(batch: Batch) -> Any:
     return ramp * np.mean(np.sum(np.log(1 + TABLES.sparsity_scale * np.abs(phi)), axis=1)) / AGENTS
 
 
+def nonnegative_by_hand(batch: Batch) -> Any:
+    reward = phi_table(NET)[batch.cross.obs.argmax(-1), batch.cross.action] @ w_table().T
+    assert (reward < 0).any() and (reward > 0).any()
+    return COUNT / (TABLES.sparsity_ramp * TABLES.updates) * np.mean(np.where(reward < 0, -reward, 0))
+
+
 def l1_by_hand(batch: Batch) -> Any:
     del batch
     return np.mean(np.sum(np.abs(w_table()), axis=1))
@@ -179,7 +185,7 @@ def l1_by_hand(batch: Batch) -> Any:
     ("name", "by_hand"),
     [
         ("bc_q", bc_q_by_hand), ("itd", itd_by_hand), ("cross_policy", cross_policy_by_hand), ("anchor", anchor_by_hand),
-        ("sparsity", sparsity_by_hand), ("l1", l1_by_hand),
+        ("sparsity", sparsity_by_hand), ("nonnegative", nonnegative_by_hand), ("l1", l1_by_hand),
     ],
 )  # fmt: skip
 def test_terms_equal_plain_loops_over_the_tables(find, found, name, by_hand):
@@ -194,6 +200,7 @@ TRAINS = {
     "cross_policy": {"torso", "psi_heads", "phi_torso", "phi_head"},
     "anchor": {"torso", "psi_heads", "w"},
     "sparsity": {"phi_torso", "phi_head"},
+    "nonnegative": {"phi_torso", "phi_head"},
 }
 """Which part of the network each term trains, and no other: BC-Q does not touch phi, nor does what is only imagined."""
 

@@ -80,6 +80,11 @@ def sparse(inferred_reward: Float[Array, ""], scale: float) -> Float[Array, ""]:
     return jnp.log1p(scale * jnp.abs(inferred_reward))
 
 
+def negative(inferred_reward: Float[Array, ""]) -> Float[Array, ""]:
+    """How far a reward is below nothing. Not in the paper."""
+    return jnp.maximum(-inferred_reward, 0.0)
+
+
 def terminal_anchor(psi: Float[Array, "A d"], w: Float[Array, " d"]) -> Float[Array, " A"]:
     """Value left to a demonstrator at the true end of its demonstration: should be zero for every action. Not in the paper."""
     return psi @ w

@@ -47,7 +47,7 @@ class ITDConfig:
     clip: float = 10.0
     """Extension: clip the gradient's global norm; 0: don't (paper)."""
     updates: int = 6_000
-    """Length of the schedules (rate, sparsity ramp) in updates."""
+    """Length of the schedules (rate, ramp of the priors) in updates."""
     batch: int = 64
     """Demonstrated steps per demonstrator and update (paper: 64)."""
     alternate: bool = False
@@ -77,6 +77,9 @@ class ITDConfig:
     """Its scale: log(1 + scale |phi_i|)."""
     sparsity_ramp: float = 0.5
     """It grows from 0 to its full weight over this part of `updates`."""
+    nonnegative: float = 0.0
+    """Extension: weight of the prior that nobody is paid less than nothing, which grows along the same ramp; 0: off (paper). Where an
+    episode can end in ways that nobody demonstrated, who is paid to go on does not look for them."""
     ema: float = 0.02
     """Extension: targets, and the network that is deployed, follow by a moving average at this rate; 0: periodic copies (paper)."""
     target_period: int = 1_000
@@ -95,7 +98,7 @@ def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a froze
         config,
         num_cumulants=4, gamma=0.9, ensemble=2, torso="impala-shallow", torso_hidden=(256,), phi_hidden=(256, 128), psi_hidden=(512, 256),
         share_torso=True, learning_rate=1e-4, cosine=False, clip=0.0, batch=64, alternate=True, bc_weight=1.0, l1_weight=0.05,
-        itd_weight=1.0, beta=0.0, axis_preferences=False, cross_policy=0.0, anchor=0.0, sparsity=0.0, ema=0.0,
+        itd_weight=1.0, beta=0.0, axis_preferences=False, cross_policy=0.0, anchor=0.0, sparsity=0.0, nonnegative=0.0, ema=0.0,
         target_period=1_000, mirror=False,
     )  # fmt: skip
 
@@ -211,6 +214,12 @@ def sparseness(config: ITDConfig, p: Predictions, cross: Transition) -> Array:
     return jnp.mean(total) / p.phi.shape[0]
 
 
+def costs(p: Predictions, w: Array, cross: Transition) -> Array:
+    """How far every demonstrator's reward is below nothing, at transitions of anybody."""
+    reward = jnp.einsum("xd,kd->xk", taken(p.cross_phi, cross.action), jax.lax.stop_gradient(w))
+    return jnp.mean(jax.vmap(jax.vmap(losses.negative))(reward))
+
+
 def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, "... d"]:
     return jnp.take_along_axis(per_action, action[..., None, None], axis=-2)[..., 0, :]
 
@@ -228,6 +237,7 @@ def joint_loss(
         "cross_policy": (config.cross_policy, lambda: cross_evaluation(config, p, w, cross, weight)),
         "anchor": (config.anchor, lambda: anchoring(p, w, demo)),
         "sparsity": (config.sparsity, lambda: ramp * sparseness(config, p, cross)),
+        "nonnegative": (config.nonnegative, lambda: ramp * costs(p, w, cross)),
     }
     values = {name: (weight, term()) for name, (weight, term) in terms.items() if weight}
     total = sum((weight * value for weight, value in values.values()), start=jnp.zeros(()))
@@ -281,8 +291,8 @@ def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
 
 def check(config: ITDConfig) -> None:
     """Refuse what would silently not be done."""
-    extensions = {"cross_policy": config.cross_policy, "anchor": config.anchor, "sparsity": config.sparsity}
-    ignored = [name for name, weight in extensions.items() if weight]
+    extensions = ("cross_policy", "anchor", "sparsity", "nonnegative")
+    ignored = [name for name in extensions if getattr(config, name)]
     if config.alternate and ignored:
         raise UserError(
             f"alternate=True is algorithm 1 as printed and has no {', '.join(ignored)}; set their weights to 0 or alternate to False."
@@ -320,7 +330,7 @@ def deployed(config: ITDConfig, state: Any) -> PsiPhiNet:
 
 
 def uses_anybodys_steps(config: ITDConfig) -> bool:
-    return bool(config.cross_policy or config.sparsity)
+    return bool(config.cross_policy or config.sparsity or config.nonnegative)
 
 
 def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array) -> tuple[Demonstration, Transition, Array]:

@@ -74,7 +74,7 @@ def check_new(known: Known, demos: Demonstrations) -> None:
 def newcomer_config(config: ITDConfig, beta: float) -> ITDConfig:
     """ITD with preferences of any length. They are multiplied by beta while they are learned: what they are weighed by counts less."""
     return dataclasses.replace(
-        config, beta=0.0, axis_preferences=False, alternate=False, sparsity=0.0, cross_policy_on="pooled",
+        config, beta=0.0, axis_preferences=False, alternate=False, sparsity=0.0, nonnegative=0.0, cross_policy_on="pooled",
         anchor=config.anchor / beta**2, l1_weight=config.l1_weight / beta,
     )  # fmt: skip
 
