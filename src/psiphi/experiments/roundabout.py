@@ -154,7 +154,7 @@ def scheduled(setting: Setting) -> Setting:
 
 def _dqn() -> DQNConfig:
     return DQNConfig(
-        torso="mlp", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.97, n_step=8, huber=1.0, learning_rate=1e-3, cosine=True,
+        torso="crowd", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.97, n_step=8, huber=1.0, learning_rate=1e-3, cosine=True,
         batch=128, replay_size=200_000, num_envs=32, epsilon_steps=60_000, epsilon_end=0.02, ema=0.01, mirror=False,
     )  # fmt: skip
 
@@ -167,19 +167,21 @@ def _sqil() -> SQILConfig:
 
 def _gail() -> GAILConfig:
     generator = PPOConfig(
-        torso="mlp", torso_hidden=(128, 128), gamma=0.97, num_envs=32, rollout_length=64, epochs=4, minibatches=8, mirror=False
+        torso="crowd", torso_hidden=(128, 128), gamma=0.97, num_envs=32, rollout_length=64, epochs=4, minibatches=8, mirror=False
     )  # fmt: skip
-    return GAILConfig(ppo=generator, torso="mlp", torso_hidden=(128, 128), mirror=False)
+    return GAILConfig(ppo=generator, torso="crowd", torso_hidden=(128, 128), mirror=False)
 
 
 def _bc() -> BCConfig:
-    return BCConfig(torso="mlp", torso_hidden=(128, 128), batch=128, updates=8_000, mirror=False)
+    return BCConfig(torso="crowd", torso_hidden=(128, 128), learning_rate=1e-2, batch=128, updates=8_000, mirror=False)
 
 
 def _itd() -> ITDConfig:
+    """Nobody demonstrates how to leave the road: without `nonnegative` a learner leaves it at once, as that ends what it is charged."""
     return ITDConfig(
-        num_cumulants=8, gamma=0.97, torso="mlp", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=1e-3,
-        updates=9_000, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.003, ema=0.03, mirror=False, replay_size=80_000,
+        num_cumulants=8, gamma=0.97, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=3e-3,
+        updates=6_000, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.05, nonnegative=1.0, ema=0.03, mirror=False,
+        replay_size=80_000,
     )  # fmt: skip
 
 
