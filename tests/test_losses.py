@@ -79,6 +79,10 @@ def test_cross_policy_with_a_policy_that_never_doubts_is_itd():
     )
 
 
+def test_only_what_is_less_than_nothing_is_negative():
+    assert [float(losses.negative(jnp.array(reward))) for reward in (-1.5, 0.0, 2.0)] == [1.5, 0.0, 0.0]
+
+
 def test_sparse_costs_nothing_at_zero_and_prefers_one_large_reward_to_many_small_ones():
     def cost(reward):
         return float(losses.sparse(jnp.array(reward), 5.0))
@@ -234,6 +238,7 @@ def differentiable():
             (psi, phi, vector(4, 3), jax.nn.softmax(vector(4)), discount),
         ),
         "sparse": (lambda r: losses.sparse(r, 5.0), (jnp.array(0.7),)),
+        "negative": (losses.negative, (jnp.array(-0.7),)),
         "terminal_anchor": (lambda *x: squared(losses.terminal_anchor(*x)), (vector(4, 3), w)),
         "gae": (
             lambda r, v, next_v, g: squared(losses.gae(r, v, next_v, g, jnp.array([False, True, False, False]), 0.8)),

@@ -14,7 +14,7 @@ import pytest
 
 from psiphi.agents import itd, psiphi
 from psiphi.errors import UserError
-from psiphi.experiments import baselines, cells, comparisons, models, paper, reproduce
+from psiphi.experiments import baselines, cells, comparisons, imitation, models, paper, reproduce, traffic
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.coingrid import Setting
 from psiphi.experiments.reproduce import Effort, Unit
@@ -178,6 +178,8 @@ def instant(monkeypatch):
     rows = [{"env_steps": n, "eval/normalised_return": 0.5} for n in (0, 8)]
     monkeypatch.setattr(comparisons, "learned_online", lambda *_: ([0, 8], [0.0, 1.0], 8, 1.0))
     monkeypatch.setattr(baselines, "train", lambda *_, **__: baselines.Trained(None, 8, 1.0, rows))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(traffic, "train", lambda *_, **__: traffic.Trained(None, None, 8, 1.0, rows))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(imitation, "run", lambda *_: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
     return trained
 
 
