@@ -102,10 +102,10 @@ def bc_config(s: settings.Settings) -> bc.BCConfig:
 
 
 def sqil_config(s: settings.Settings) -> sqil.SQILConfig:
-    """The target network follows by a moving average, and the softmax alone explores; `ours` are the settings of our side alone."""
+    """The softmax alone explores, unless `ours`, the settings of our side alone, say otherwise."""
     own = sqil.default_dqn()
-    learner = replace(dqn_config(s), epsilon_start=own.epsilon_start, epsilon_end=own.epsilon_end, **s["ours"])
-    return sqil.SQILConfig(dqn=learner, demonstrator=0, greedy=True)
+    changes = {"epsilon_start": own.epsilon_start, "epsilon_end": own.epsilon_end} | s["ours"]
+    return sqil.SQILConfig(dqn=replace(dqn_config(s), **changes), demonstrator=0, greedy=True)
 
 
 def gail_config(s: settings.Settings) -> gail.GAILConfig:
