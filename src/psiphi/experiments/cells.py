@@ -95,7 +95,7 @@ def difference(old: Any, new: Any, name: str = "") -> tuple[str, str, str]:
     """Where two JSON values that are not the `same` differ first: the dotted name, and what each has there."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new, *(key for key in old if key not in new)]:
-            if key not in new or not (same(old[key], new[key]) if key in old else not new[key]):
+            if not same(*({key: config[key]} if key in config else {} for config in (old, new))):
                 return difference(old.get(key, "nothing"), new.get(key, "nothing"), f"{name}.{key}" if name else key)
     return name, json.dumps(old), json.dumps(new)
 
