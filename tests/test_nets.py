@@ -159,7 +159,7 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
 @pytest.mark.parametrize(
     ("name", "obs_shape"),
     [
-        ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("egocentric", (7, 7, 5)),
+        ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("tanh", (4, 3, 2)), ("egocentric", (7, 7, 5)),
         ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)),
         ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
@@ -181,6 +181,13 @@ def test_torsos_take_an_empty_batch(torso_name):
     spec = EnvSpec((4, 4, 3), jnp.uint8, 3)
     obs = jax.ShapeDtypeStruct((0, 4, 4, 3), jnp.uint8)
     assert jax.eval_shape(lambda key, obs: nets.torso(torso_name, spec, (6,), key=key)(obs), KEY, obs).shape == (0, 6)
+
+
+def test_a_tanh_torso_starts_orthogonal_and_stays_within_one():
+    torso = nets.Tanh((4, 4), (8, 8), key=KEY)
+    for weight in torso.weights:  # tall or square: the columns are orthogonal, of squared length 2
+        np.testing.assert_allclose(weight.T @ weight, 2 * np.eye(8), atol=1e-5)
+    assert np.abs(torso(jnp.full((1, 4, 4), 100.0))).max() <= 1
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,10 @@
     python benchmarks/peers/ours.py dqn CartPole-v1 --seed 0 [--scale 0.1]
 
 The same network sizes, batches, numbers of steps and updates as the peer's; what our agents could do beyond that on CoinGrid (the
-egocentric torso, the mirror) is switched off. Where we differ: ReLU instead of tanh in the networks of PPO, BC and GAIL; PPO's clip ratio
-does not decay; BC has a falling rate and a moving average; SQIL's backup is soft, with our defaults; GAIL's discriminator sees
-observations as they are, imitation's normalises them. Compiling is timed apart from training.
+egocentric torso, the mirror) is switched off. PPO, BC and GAIL have the peers' tanh and orthogonal layers. Where we
+differ: PPO normalises neither observations nor rewards and its clip ratio does not decay; BC has a falling rate and a moving average;
+SQIL's backup is soft, with our defaults; GAIL's discriminator sees observations as they are, imitation's normalises them.
+Compiling is timed apart from training.
 """
 
 import argparse
@@ -82,12 +83,13 @@ def dqn_loop(s: settings.Settings, seed: int) -> LoopConfig:
 
 def ppo_config(s: settings.Settings) -> ppo.PPOConfig:
     size = s["num_envs"] * s["rollout"]
-    return ppo.PPOConfig(
-        torso="mlp", torso_hidden=s["hidden"], head_hidden=(), share_torso=False, gamma=s["gamma"], lambda_=s["lambda"],
+    config = ppo.PPOConfig(
+        torso="tanh", torso_hidden=s["hidden"], head_hidden=(), share_torso=False, gamma=s["gamma"], lambda_=s["lambda"],
         num_envs=s["num_envs"], rollout_length=s["rollout"], epochs=s["epochs"], minibatches=size // s["minibatch"],
         clip_ratio=s["clip_ratio"], learning_rate=s["learning_rate"], decay=s["decay"], updates=math.ceil(s["steps"] / size), clip=0.5,
         entropy=s["entropy"], value_weight=0.5, mirror=False,
     )  # fmt: skip
+    return replace(config, **s.get("ours", {}))
 
 
 def ppo_loop(s: settings.Settings, seed: int) -> LoopConfig:
@@ -97,7 +99,7 @@ def ppo_loop(s: settings.Settings, seed: int) -> LoopConfig:
 
 def bc_config(s: settings.Settings) -> bc.BCConfig:
     return bc.BCConfig(
-        torso="mlp", torso_hidden=s["hidden"], learning_rate=s["learning_rate"], updates=s["updates"], batch=s["batch"], mirror=False
+        torso="tanh", torso_hidden=s["hidden"], learning_rate=s["learning_rate"], updates=s["updates"], batch=s["batch"], mirror=False
     )
 
 

@@ -166,9 +166,10 @@ TEXT = """# Beside the peers
 Mean return of {episodes} greedy episodes after training: interquartile mean over seeds with 95 % bootstrap intervals. *better*: our
 interval lies above the peer's; *overlap*: they meet; *worse*: ours lies below. Both sides have the same network sizes, batches,
 environment steps and updates and one thread. DQN's and PPO's settings on CartPole and Acrobot are those tuned for stable-baselines3;
-CoinGrid's, and DQN's budgets on CoinGrid and Acrobot, were chosen by looking at our side only; SQIL on our side has a target and
-exploration of its own, found with more tries than the peer had (benchmarks/peers/settings.py says what was tried; none of it on the seeds
-below). CPU-s: median over seeds, training only; compiling (once per program, then kept) is a column of its own, the longest seen.
+CoinGrid's, and DQN's budgets on CoinGrid and Acrobot, were chosen by looking at our side only; our SQIL, and our PPO on
+Acrobot, have some settings of their own, found with more tries than the peer had (benchmarks/peers/settings.py says what was tried; none of
+it on the seeds below). CPU-s: median over seeds, training only; compiling (once per program, then kept) is a column of its own, the
+longest seen.
 
 | method | world | budget | peer | peer's return | psiphi's return | | seeds | peer CPU-s | psiphi CPU-s | compile s |
 |---|---|---|---|---|---|---|---|---|---|---|

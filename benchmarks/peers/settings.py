@@ -39,6 +39,7 @@ PPO: dict[str, Settings] = {
     "Acrobot-v1": {
         "steps": 200_000, "hidden": (64, 64), "num_envs": 16, "rollout": 256, "minibatch": 64, "epochs": 4, "gamma": 0.99, "lambda": 0.94,
         "learning_rate": 3e-4, "decay": "constant", "clip_ratio": 0.2, "clip_ratio_decays": False, "entropy": 0.0, "normalised": True,
+        "ours": {"entropy": 0.01, "value_weight": 0.02},
     },
     "CoinGrid": {
         "steps": 150_000, "hidden": (256, 256), "num_envs": 16, "rollout": 64, "minibatch": 256, "epochs": 4, "gamma": 0.9, "lambda": 0.95,
@@ -46,7 +47,8 @@ PPO: dict[str, Settings] = {
     },
 }  # fmt: skip
 """`rollout` counts steps of each environment. `normalised`: the peer's observations and rewards are brought to unit variance, as the zoo
-has it; ours are not."""
+has it; ours are not. On Acrobot, where returns are near -80, our value's loss has a smaller weight instead, and a little entropy made up
+for the rest (six settings, seeds 0 to 9). Both sides have tanh; on CoinGrid our PPO is better with ReLU, its default."""
 
 BC: dict[str, Settings] = {
     "CartPole-v1": {"updates": 4_000, "hidden": (64, 64), "learning_rate": 1e-3, "batch": 64},

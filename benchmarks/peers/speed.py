@@ -46,7 +46,8 @@ DQN_UPDATES = 500
 
 
 def chosen(method: str, preset: str) -> settings.Settings:
-    return DEFAULTS[method] if preset == "default" else settings.settings(method, WORLD)
+    values = DEFAULTS[method] if preset == "default" else settings.settings(method, WORLD)
+    return values | {"ours": {"torso": "mlp"}}  # ReLU, and so the peer's
 
 
 def gradient_steps(method: str, s: settings.Settings) -> int:
@@ -79,7 +80,7 @@ def their_side(method: str, s: settings.Settings) -> None:
     import psiphi  # noqa: F401 - registers CoinGrid
 
     torch.set_num_threads(1)
-    same = {"activation_fn": torch.nn.ReLU}  # as ours
+    same = {"activation_fn": torch.nn.ReLU}
     agent: Any = sb3.learner(method, WORLD, settings.task(method, WORLD), s, 0, same)
     env = gymnasium.make("psiphi/CoinGrid-v0")
     env.reset(seed=0)

@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
-TorsoName = Literal["auto", "mlp", "crowd", "egocentric", "impala-shallow", "impala-deep"]
+TorsoName = Literal["auto", "mlp", "tanh", "crowd", "egocentric", "impala-shallow", "impala-deep"]
 
 
 class MLP(eqx.Module):
@@ -58,6 +58,26 @@ class Flat(eqx.Module):
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
         return self.mlp(_rows(obs).astype(jnp.float32))
+
+
+class Tanh(eqx.Module):
+    """A torso on the flattened observation of orthogonal layers with tanh after each: what is customary for policy gradients."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+        sizes = (math.prod(obs_shape), *hidden)
+        initialise = jax.nn.initializers.orthogonal(math.sqrt(2))
+        keys = jax.random.split(key, len(hidden))
+        self.weights = tuple(initialise(k, (i, o)) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
+        self.biases = tuple(jnp.zeros(o) for o in hidden)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        x = _rows(obs).astype(jnp.float32)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            x = jnp.tanh(x @ weight + bias)
+        return x
 
 
 class Crowd(eqx.Module):
@@ -232,7 +252,7 @@ class ImpalaDeep(eqx.Module):
         return self.mlp(jax.nn.relu(_rows(x)))
 
 
-Torso = Flat | Crowd | Egocentric | ImpalaShallow | ImpalaDeep
+Torso = Flat | Tanh | Crowd | Egocentric | ImpalaShallow | ImpalaDeep
 
 
 def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array) -> Torso:
@@ -241,6 +261,7 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
     kinds: dict[str, type[Torso]] = {
         "auto": ImpalaShallow if pictures else Flat,
         "mlp": Flat,
+        "tanh": Tanh,
         "crowd": Crowd,
         "egocentric": Egocentric,
         "impala-shallow": ImpalaShallow,
