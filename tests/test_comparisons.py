@@ -102,7 +102,7 @@ def test_table_1_from_trainings_to_the_page(tmp_path, monkeypatch):
     assert there["bc", "normalised_return", ALL, 1] == 0.5 and there["itd-policy", "normalised_return", "G", 0] == 0.9
     assert ("dqn", "normalised_return", ALL, 0) not in there
     page = (directory / "README.md").read_text()
-    assert "| ITD, then DQN on φ·w | 0.95 [0.95, 0.95] | 2 |" in page and "0.77 ± 0.03" in page
+    assert "| ITD, and RL on φ·w | 0.95 [0.95, 0.95] | 2 |" in page and "0.77 ± 0.03" in page
     before = len(cells.read(directory))
     reproduce.reproduce("table-1", tmp_path, [0, 1], methods=["bc", "sqil", "itd"], envs=["coingrid"])
     assert len(cells.read(directory)) == before

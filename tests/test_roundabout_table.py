@@ -99,10 +99,23 @@ def test_every_row_of_the_table_has_a_setting():
             assert len(comparisons.described(setting)["saw"]) == 3
 
 
+def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner():
+    whole = roundabout.scheduled(roundabout.setting_of("itd", steps=10 * 32 * 64))
+    assert whole.inference is not None
+    assert (whole.agent.updates, whole.inference.itd.updates) == (10, 10 * whole.inference.updates_per_rollout)
+    assert whole.inference.itd.num_envs == 2 * whole.agent.num_envs
+
+
+def test_learners_rollouts_are_remembered_side_by_side():
+    rollout = roundabout.Transition(*(jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)[..., : 5 if i == 0 else 1] for i in range(6)))
+    joined = roundabout.side_by_side(rollout)
+    assert joined.obs.shape == (3, 8, 5)
+    np.testing.assert_array_equal(joined.obs[1, 5], rollout.obs[1, 1, 1])  # time 1 of the second learner's second environment
+
+
 def test_effort_reaches_what_it_names():
-    setting = roundabout.setting_of("itd", steps=7, episodes=3, updates=2)
-    assert setting.inference is not None
-    assert (setting.steps, setting.episodes, setting.inference.itd.updates) == (7, 3, 2)
+    setting = roundabout.setting_of("itd", steps=7, episodes=3)
+    assert (setting.steps, setting.episodes) == (7, 3)
     assert roundabout.setting_of("bc", updates=2).agent.updates == 2
 
 
@@ -152,7 +165,7 @@ def test_from_returns_to_the_page(tmp_path, monkeypatch):
 def test_every_row_runs(algorithm):
     setting = dataclasses.replace(roundabout.setting_of(algorithm, steps=320, episodes=4, updates=4), prefill_steps=256, judged=8)
     if setting.inference is not None:
-        setting = dataclasses.replace(setting, inference=dataclasses.replace(setting.inference, prefill_steps=256))
+        setting = dataclasses.replace(setting, inference=dataclasses.replace(setting.inference, updates_per_rollout=2))
     done = roundabout.imitate(setting, algorithm, 1000)
     assert set(done.returns) == ({"itd", "itd-policy"} if algorithm == "itd" else {algorithm})
     for returns in done.returns.values():

@@ -221,7 +221,8 @@ ROUNDABOUT = Variant(
     demonstrators=("exr", "nxr"),
     story=(
         "One demonstrator leaves the roundabout at the first exit (exr) and one at the second (nxr); the true return is that of an ego "
-        "which must leave there. **IDM** is the rule by which the demonstrators drive, judged like everybody: it learned nothing."
+        "which must leave there. ITD goes on inferring while PPO learns on what it infers, and sees PPO's steps. **IDM** is the rule by "
+        "which the demonstrators drive, judged like everybody: it learned nothing."
     ),
 )
 VARIANTS = {variant.name: variant for variant in (UNLIMITED, AUTHORS)}
@@ -395,17 +396,17 @@ _TABLE_1 = Experiment(
     title="Table 1: how well is the reward inferred?",
     story=(
         "Two demonstrators, one collects red coins and one green. Each method is to do what each of them wants. **BC**, **SQIL** and "
-        "**GAIL** train one model per demonstrator, and are told who is who; **ITD** infers both rewards with one model, and a DQN is "
-        "trained on each. SQIL's default goes on paying after the end; as printed, who is paid for every step does not finish. "
-        "**Normalised return** is the true return over that of the same DQN trained on the true reward with the same "
-        "seed (the first row). **ITD's own policy** is ITD's imitation of the demonstrator, without a DQN. **Controls** saw no "
-        "demonstration of a want: SQIL is shown demonstrators who act at random, and GAIL's discriminator pays the same for every step; "
-        "what they reach above a random policy, the end of an episode has told them."
+        "**GAIL** train one model per demonstrator, and are told who is who; **ITD** infers both rewards with one model, and an RL agent "
+        "is trained on each. SQIL's default goes on paying after the end; as printed, who is paid for every step does not finish. "
+        "**Normalised return** is the true return over that of the same RL agent trained on the true reward with the same "
+        "seed (the first row): a DQN on CoinGrid, PPO on Roundabout. **ITD's own policy** is ITD's imitation of the demonstrator, without "
+        "RL. **Controls** saw no demonstration of a want: SQIL is shown demonstrators who act at random, and GAIL's discriminator pays the "
+        "same for every step; what they reach above a random policy, the end of an episode has told them."
     ),
     variants=(UNLIMITED, ROUNDABOUT),
     methods=(
-        Method("dqn", "DQN on the true reward", {"steps": 20_000}, how="imitate", algorithm="dqn"),
-        Method("itd", "ITD, then DQN on φ·w", {"dqn.steps": 20_000}, how="imitate", algorithm="itd"),
+        Method("dqn", "RL on the true reward", {"steps": 20_000}, how="imitate", algorithm="dqn"),
+        Method("itd", "ITD, and RL on φ·w", {"dqn.steps": 20_000}, how="imitate", algorithm="itd"),
         Method("itd-policy", "ITD's own policy", {"dqn.steps": 20_000}, how="imitate", algorithm="itd", trained_as="itd"),
         Method("bc", "BC", how="imitate", algorithm="bc"),
         Method("sqil", "SQIL", {"steps": 25_000}, how="imitate", algorithm="sqil"),
@@ -517,7 +518,8 @@ _FIGURE_3 = Experiment(
         "others drive, in the ego's place and with the ego's actions; it is no upper bound. **auc** is its mean over the steps, **final "
         "return** the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least "
         f"{SOLVED} (all of the steps if it never was). PsiPhi-learning makes two updates after eight steps, the others one, as two did "
-        "not help the DQN on the tuning seeds. PsiPhi-learning and DQN were tuned; BC, SQIL and BC-aux's weight were not."
+        "not help the DQN on the tuning seeds. PsiPhi-learning and DQN were tuned, SQIL's temperature and BC's rate were, BC-aux's weight "
+        "was not."
     ),
     variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
     methods=(

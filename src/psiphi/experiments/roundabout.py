@@ -8,7 +8,7 @@ one program serves all demonstrators.
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from jax import Array
 
 from psiphi import gpi
 from psiphi import model as models
-from psiphi.agents import bc, itd, rewarded
+from psiphi.agents import bc, itd, ppo
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -35,7 +35,7 @@ from psiphi.loops import scan
 from psiphi.loops.evaluate import Policy, rollout_returns
 from psiphi.model import Model
 from psiphi.nets import ActionNet
-from psiphi.types import Agent, Demonstration, Demos, Env, TimeStep
+from psiphi.types import Demonstration, Demos, Env, TimeStep, Transition
 
 # --- The world of each demonstrator --------------------------------------------------------------------------------------
 
@@ -93,15 +93,13 @@ def _driven(world: RoundaboutConfig, k: Array, key: Array, episodes: int) -> tup
 
 @dataclass(frozen=True)
 class Inference:
-    """ITD, and the steps of its own that it learns from."""
+    """ITD beside the learners on what it infers. It makes no steps of its own, but looks at all of theirs: where ITD has looked, nobody can
+    earn more by its reward than who does as the demonstrators do; elsewhere its reward means nothing, and learners find where that is."""
 
     itd: ITDConfig
-    """The learner."""
-    noise: float = 0.3
-    """Share of random actions; else it imitates the demonstrators in turn. Of a car that steers at random nothing is seen but its
-    first 40 m."""
-    prefill_steps: int = 4_000
-    """Steps before the first update."""
+    """What infers."""
+    updates_per_rollout: int = 20
+    """Its updates after each rollout of the learners."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +109,12 @@ class Setting:
     agent: Any = None
     """The learner's config; None: nobody learns, IDM drives."""
     inference: Inference | None = None
-    """What infers the reward on which the learner is trained; None: the learner is paid by the world, if it is paid at all."""
+    """What infers the reward by which the learner is paid; None: the learner is paid by the world, if it is paid at all."""
     world: RoundaboutConfig = field(default_factory=RoundaboutConfig)
     """The traffic, and what the ego is paid."""
     episodes: int = 500
     """Demonstrated episodes of each demonstrator."""
-    steps: int = 250_000
+    steps: int = 500_000
     """Environment steps of the learner for each demonstrator, random ones at the start included."""
     prefill_steps: int = 4_000
     """Steps before the first update, for those who replay."""
@@ -149,27 +147,30 @@ def scheduled(setting: Setting) -> Setting:
     """The setting with the learner's schedules as long as the run."""
     where = {DQNConfig: "agent.updates", PPOConfig: "agent.updates", SQILConfig: "agent.dqn.updates", GAILConfig: "agent.ppo.updates"}
     loop = loop_of(setting)
-    return changed(setting, {where[type(setting.agent)]: loop.iterations * loop.updates_per_rollout})
+    changes = {where[type(setting.agent)]: loop.iterations * loop.updates_per_rollout}
+    if setting.inference is not None:
+        changes["inference.itd.updates"] = loop.iterations * setting.inference.updates_per_rollout
+        changes["inference.itd.num_envs"] = loop.num_envs * len(setting.world.exits)
+    return changed(setting, changes)
 
 
-def _dqn() -> DQNConfig:
-    return DQNConfig(
-        torso="crowd", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.97, n_step=8, huber=1.0, learning_rate=1e-3, cosine=True,
-        batch=128, replay_size=200_000, num_envs=32, epsilon_steps=60_000, epsilon_end=0.02, ema=0.01, mirror=False,
+def _ppo() -> PPOConfig:
+    return PPOConfig(
+        torso="crowd", torso_hidden=(128, 128), gamma=0.97, num_envs=32, rollout_length=64, epochs=8, minibatches=16, mirror=False
     )  # fmt: skip
 
 
 def _sqil() -> SQILConfig:
     """One step, and no random actions beside the softmax's."""
-    inner = replace(_dqn(), n_step=1, double=False, huber=0.0, epsilon_start=0.0, epsilon_end=0.0)
+    inner = DQNConfig(
+        torso="crowd", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.97, n_step=1, double=False, learning_rate=1e-3, cosine=True,
+        batch=128, replay_size=200_000, num_envs=32, epsilon_start=0.0, epsilon_end=0.0, ema=0.01, mirror=False,
+    )  # fmt: skip
     return SQILConfig(dqn=inner)
 
 
 def _gail() -> GAILConfig:
-    generator = PPOConfig(
-        torso="crowd", torso_hidden=(128, 128), gamma=0.97, num_envs=32, rollout_length=64, epochs=4, minibatches=8, mirror=False
-    )  # fmt: skip
-    return GAILConfig(ppo=generator, torso="crowd", torso_hidden=(128, 128), mirror=False)
+    return GAILConfig(ppo=_ppo(), torso="crowd", torso_hidden=(128, 128), mirror=False)
 
 
 def _bc() -> BCConfig:
@@ -177,23 +178,23 @@ def _bc() -> BCConfig:
 
 
 def _itd() -> ITDConfig:
-    """Nobody demonstrates how to leave the road: without `nonnegative` a learner leaves it at once, as that ends what it is charged."""
+    """Nobody demonstrates how to leave the road: without `nonnegative` a learner leaves it at once, as that ends what it is charged. Pay is
+    dense here: with the sparse prior too little of it is left to learn from."""
     return ITDConfig(
         num_cumulants=8, gamma=0.97, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=3e-3,
-        updates=6_000, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.05, nonnegative=1.0, ema=0.03, mirror=False,
-        replay_size=80_000,
+        batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, nonnegative=1.0, ema=0.03, mirror=False, replay_size=80_000,
     )  # fmt: skip
 
 
 ROWS: dict[str, Callable[[], Setting]] = {
-    "dqn": lambda: Setting(_dqn(), updates_per_rollout=3),
-    "itd": lambda: Setting(_dqn(), Inference(_itd()), updates_per_rollout=3),
+    "dqn": lambda: Setting(_ppo()),
+    "itd": lambda: Setting(_ppo(), Inference(_itd())),
     "bc": lambda: Setting(_bc()),
-    "sqil": lambda: Setting(_sqil(), updates_per_rollout=3),
-    "gail": lambda: Setting(_gail()),
+    "sqil": lambda: Setting(_sqil(), steps=100_000, updates_per_rollout=3),
+    "gail": lambda: Setting(_gail(), steps=250_000),
     "idm": Setting,
 }
-"""By algorithm."""
+"""By the table's names: "dqn" is there the learner on the true reward, which is PPO here; a DQN needs many more steps."""
 
 
 def setting_of(algorithm: str, *, steps: int | None = None, episodes: int | None = None, updates: int | None = None) -> Setting:
@@ -201,8 +202,7 @@ def setting_of(algorithm: str, *, steps: int | None = None, episodes: int | None
     if algorithm not in ROWS:
         raise UserError(f"Roundabout has no row for {algorithm!r}; expected was one of {', '.join(ROWS)}.")
     setting = ROWS[algorithm]()
-    learner = {"itd": "inference.itd.updates", "bc": "agent.updates"}.get(algorithm)
-    given = {"steps": steps, "episodes": episodes} | ({learner: updates} if learner else {})
+    given = {"steps": steps, "episodes": episodes} | ({"agent.updates": updates} if algorithm == "bc" else {})
     return changed(setting, {name: value for name, value in given.items() if value is not None})
 
 
@@ -212,7 +212,7 @@ def saw(setting: Setting) -> list[str]:
         return ["none: it is who demonstrates", "none", "none"]
     shown = f"{setting.episodes:,} episodes of each of {len(setting.world.exits)}" if needs_demonstrations(setting) else "none"
     if setting.inference is not None:
-        return [shown, f"{setting.steps:,} for each reward, beside ITD's own", "what ITD inferred"]
+        return [shown, f"{setting.steps:,} for each reward, which ITD sees", "what ITD inferred"]
     if isinstance(setting.agent, BCConfig):
         return [shown, "none", "none"]
     return [shown, f"{setting.steps:,}", "none" if needs_demonstrations(setting) else "of its own task"]
@@ -243,23 +243,20 @@ def imitate(setting: Setting, method: str, seed: int) -> Done:
         nets = clone(setting.agent, setting.world, demos, seed)
         train_s = time.monotonic() - started
         return Done({method: _by_exit(setting, lambda k: judge(setting, bc.of_demonstrator(nets, k), k, seed))}, 0, train_s)
-    nets = [learn(setting, k, seed, demos=demos) for k in range(len(setting.world.exits))]
+    nets = [learn(setting, k, seed, demos) for k in range(len(setting.world.exits))]
     train_s = time.monotonic() - started
     return Done({method: _by_exit(setting, lambda k: judge(setting, nets[k], k, seed))}, steps_of(setting) * len(nets), train_s)
 
 
 def on_inferred(setting: Setting, demos: Demos, seed: int, started: float) -> Done:
-    """The learner on each inferred reward, and ITD's own policies."""
-    assert setting.inference is not None
-    model = infer(setting, demos, seed)
-    nets = [learn(setting, k, seed, model=model) for k in range(len(setting.world.exits))]
+    """The learners on the inferred rewards, and ITD's own policies."""
+    model, nets = infer(setting, demos, seed)
     train_s = time.monotonic() - started
     returns = {
-        "itd": _by_exit(setting, lambda k: judge(setting, nets[k], k, seed)),
-        "itd-policy": _by_exit(setting, lambda k: _own_returns(setting.world, model, k, judging_key(seed), setting.judged)),
+        "itd": _by_exit(setting, lambda k: judge(setting, bc.of_demonstrator(nets, k), k, seed)),
+        "itd-policy": _by_exit(setting, lambda k: _own_returns(setting.world, model, jnp.asarray(k), judging_key(seed), setting.judged)),
     }
-    inferring = inference_loop(setting.inference, seed)
-    return Done(returns, steps_of(setting) * len(nets) + inferring.env_steps(inferring.iterations), train_s)
+    return Done(returns, steps_of(setting) * len(setting.world.exits), train_s)
 
 
 def needs_demonstrations(setting: Setting) -> bool:
@@ -285,32 +282,24 @@ def _by_exit(setting: Setting, returns: Callable[[int], Array]) -> dict[str, flo
     return {exit: float(np.mean(returns(k))) for k, exit in enumerate(setting.world.exits)}
 
 
-def learn(setting: Setting, k: int, seed: int, *, demos: Demos | None = None, model: Model | None = None) -> ActionNet:
-    """A policy for demonstrator k: from its demonstrations, from what was inferred of it, or from what the world pays."""
+def learn(setting: Setting, k: int, seed: int, demos: Demos | None) -> ActionNet:
+    """A policy for demonstrator k: from its demonstrations, or from what the world pays."""
     # An imitator of one demonstrator is given that one's steps and no number, so that one program serves all.
     mine = None if demos is None else jax.tree.map(lambda x: x[k : k + 1], demos)
-    return jax.block_until_ready(_learn(scheduled(setting), jnp.asarray(k), jax.random.key(seed), mine, model))
+    return jax.block_until_ready(_learn(scheduled(setting), jnp.asarray(k), jax.random.key(seed), mine))
 
 
 @functools.partial(jax.jit, static_argnames="setting")
-def _learn(setting: Setting, k: Array, key: Array, demos: Demos | None, model: Model | None) -> ActionNet:
+def _learn(setting: Setting, k: Array, key: Array, demos: Demos | None) -> ActionNet:
     learner = baselines.LEARNERS[baselines.name_of(setting.agent)]
     env, loop = toward(setting.world, k), loop_of(setting)
     agent = learner.make(setting.agent, env.spec, 1)
-    if model is not None:
-        agent = rewarded.rewarded(agent, _pay, (model, k))
 
     def iterate(_: int | Array, carry: scan.Carry) -> scan.Carry:
         return scan.iterate(env, agent, loop, carry)[0]
 
     end = jax.lax.fori_loop(0, loop.iterations, iterate, scan.begin(env, agent, loop, key, demos)).agent
-    return learner.deployed(setting.agent, end if model is None else end.agent)
-
-
-def _pay(parameters: tuple[Model, Array], obs: Array, action: Array) -> Array:
-    """What a model says demonstrator k is paid, in units of reward; these are signed, where most of a reward may be a cost, and flip it."""
-    model, k = parameters
-    return models.phi(model, obs, action) @ model.w[k] / jnp.abs(model.units[k])
+    return learner.deployed(setting.agent, end)
 
 
 def clone(config: BCConfig, world: RoundaboutConfig, demos: Demos, seed: int) -> ActionNet:
@@ -320,33 +309,70 @@ def clone(config: BCConfig, world: RoundaboutConfig, demos: Demos, seed: int) ->
     return bc.deployed(config, result.agent())
 
 
-def inference_loop(inference: Inference, seed: int) -> scan.LoopConfig:
-    config = inference.itd
-    return scan.LoopConfig(
-        iterations=config.updates, chunk=config.updates, num_envs=config.num_envs, prefill_steps=inference.prefill_steps, seed=seed
-    )
+# --- ITD, and learners on what it infers ---------------------------------------------------------------------------------
 
 
-def infer(setting: Setting, demos: Demos, seed: int) -> Model:
-    """ITD: what each demonstrator wants."""
+class Together(NamedTuple):
+    """ITD, and of each demonstrator ``[K]`` the learner on its inferred reward, with the environments that this one drives in."""
+
+    itd: itd.State
+    learners: Any
+    env: Any
+    obs: Array
+
+
+def infer(setting: Setting, demos: Demos, seed: int) -> tuple[Model, ActionNet]:
+    """What each demonstrator wants, and a policy for each of them that has learned to get it, stacked."""
+    whole = scheduled(setting)
+    assert whole.inference is not None
+    state, nets = jax.block_until_ready(_infer(whole, jax.random.key(seed), demos))
+    return experiment.to_model(whole.inference.itd, state, demos, len(whole.world.exits)), nets
+
+
+@functools.partial(jax.jit, static_argnames="setting")
+def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, ActionNet]:
     assert setting.inference is not None
-    config, world = setting.inference.itd, setting.world
-    agents = len(world.exits)
-    agent = noisy(itd.make(config, roundabout.spec(world), agents), setting.inference.noise, len(world.table))
-    # An ego that is not paid may be on its way to any exit: each of them ends its episode.
-    result = scan.run(toward(world, 0), agent, demos, inference_loop(setting.inference, seed), progress=False)
-    return experiment.to_model(config, result.agent(), demos, agents)
+    spec, loop, agents = roundabout.spec(setting.world), loop_of(setting), jnp.arange(len(setting.world.exits))
+    config, updates = setting.inference.itd, setting.inference.updates_per_rollout
+    kind = baselines.LEARNERS[baselines.name_of(setting.agent)]
+    inference, learner = itd.make(config, spec, len(agents)), kind.make(setting.agent, spec, 1)
+
+    def begin(key: Array) -> Together:
+        itd_key, learner_key, reset_key = jax.random.split(key, 3)
+        learners = jax.vmap(lambda key: learner.init(key, None))(jax.random.split(learner_key, len(agents)))
+        reset = lambda k, keys: jax.vmap(toward(setting.world, k).reset)(keys)  # noqa: E731
+        env, obs = jax.vmap(reset)(agents, jax.random.split(reset_key, (len(agents), loop.num_envs)))
+        return Together(inference.init(itd_key, demos), learners, env, obs)
+
+    def drive(k: Array, agent: Any, env: Any, obs: Array, key: Array) -> tuple[Any, Array, Transition]:
+        return scan.collect(toward(setting.world, k), lambda o, key: learner.act(agent, o, key), env, obs, key, loop.rollout_length)
+
+    def study(agent: Any, rollout: Transition, key: Array) -> Any:
+        return jax.lax.scan(learner.update, learner.observe(agent, rollout), jax.random.split(key, loop.updates_per_rollout))[0]
+
+    def iterate(i: int | Array, now: Together) -> Together:
+        drive_key, itd_key, learner_key = jax.random.split(jax.random.fold_in(key, i), 3)
+        env, obs, rollout = jax.vmap(drive)(agents, now.learners, now.env, now.obs, jax.random.split(drive_key, len(agents)))
+        seen = inference.observe(now.itd, side_by_side(rollout))
+        state, _ = jax.lax.scan(inference.update, seen, jax.random.split(itd_key, updates))
+        paid = rollout._replace(reward=jax.vmap(functools.partial(pay, config, state))(agents, rollout))
+        learners = jax.vmap(study)(now.learners, paid, jax.random.split(learner_key, len(agents)))
+        return Together(state, learners, env, obs)
+
+    end = jax.lax.fori_loop(0, loop.iterations, iterate, begin(jax.random.fold_in(key, loop.iterations)))
+    return end.itd, jax.vmap(lambda state: kind.deployed(setting.agent, state))(end.learners)
 
 
-def noisy(agent: Agent, noise: float, num_actions: int) -> Agent:
-    """The agent, acting while it learns as when it is judged, but for a share of random actions."""
+def side_by_side(rollout: Transition) -> Transition:
+    """The rollouts of all learners ``[K, T, N]`` as one of all their environments ``[T, K * N]``."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), rollout)
 
-    def act(state: Any, obs: Array, key: Array) -> Array:
-        whether_key, which_key, policy_key = jax.random.split(key, 3)
-        anything = jax.random.randint(which_key, obs.shape[:1], 0, num_actions)
-        return jnp.where(jax.random.bernoulli(whether_key, noise, obs.shape[:1]), anything, agent.policy(state, obs, policy_key))
 
-    return agent._replace(act=act)
+def pay(config: ITDConfig, state: itd.State, k: Array, rollout: Transition) -> Array:
+    """What ITD thinks demonstrator k is paid for the steps of a rollout ``[T, N]``."""
+    net, steps = itd.deployed(config, state), ppo.flat(rollout)
+    cumulants = itd.taken(net.phi(steps.obs, net.features(steps.obs)), steps.action)
+    return (cumulants @ itd.preferences(config, net.w)[k]).reshape(rollout.action.shape)
 
 
 # --- How they are judged -------------------------------------------------------------------------------------------------

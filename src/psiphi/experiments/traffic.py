@@ -249,7 +249,8 @@ def default_dqn() -> DQNConfig:
 
 
 def default_sqil() -> SQILConfig:
-    return SQILConfig(dqn=dataclasses.replace(default_dqn(), n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0))
+    inner = dataclasses.replace(default_dqn(), n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0)
+    return SQILConfig(dqn=inner, temperature=0.03)
 
 
 def default_bc() -> BCConfig:
