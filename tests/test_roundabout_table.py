@@ -100,9 +100,9 @@ def test_every_row_of_the_table_has_a_setting():
 
 
 def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner():
-    whole = roundabout.scheduled(roundabout.setting_of("itd", steps=10 * 32 * 64))
+    whole = roundabout.scheduled(roundabout.setting_of("itd", steps=10 * 32))
     assert whole.inference is not None
-    assert (whole.agent.updates, whole.inference.itd.updates) == (10, 10 * whole.inference.updates_per_rollout)
+    assert (whole.agent.updates, whole.inference.itd.updates) == (10 * whole.updates_per_rollout, 10 * whole.inference.updates_per_rollout)
     assert whole.inference.itd.num_envs == 2 * whole.agent.num_envs
 
 

@@ -221,7 +221,8 @@ ROUNDABOUT = Variant(
     demonstrators=("exr", "nxr"),
     story=(
         "One demonstrator leaves the roundabout at the first exit (exr) and one at the second (nxr); the true return is that of an ego "
-        "which must leave there. ITD goes on inferring while PPO learns on what it infers, and sees PPO's steps. **IDM** is the rule by "
+        "which must leave there. ITD goes on inferring while a DQN learns on what it infers, and sees the DQN's steps; half of those that "
+        "the DQN replays are the demonstrator's, paid as ITD infers. The RL agent on the true reward is PPO. **IDM** is the rule by "
         "which the demonstrators drive, judged like everybody: it learned nothing."
     ),
 )
@@ -398,8 +399,8 @@ _TABLE_1 = Experiment(
         "Two demonstrators, one collects red coins and one green. Each method is to do what each of them wants. **BC**, **SQIL** and "
         "**GAIL** train one model per demonstrator, and are told who is who; **ITD** infers both rewards with one model, and an RL agent "
         "is trained on each. SQIL's default goes on paying after the end; as printed, who is paid for every step does not finish. "
-        "**Normalised return** is the true return over that of the same RL agent trained on the true reward with the same "
-        "seed (the first row): a DQN on CoinGrid, PPO on Roundabout. **ITD's own policy** is ITD's imitation of the demonstrator, without "
+        "**Normalised return** is the true return over that of an RL agent trained on the true reward with the same seed (the first "
+        "row): the same DQN on CoinGrid, PPO on Roundabout. **ITD's own policy** is ITD's imitation of the demonstrator, without "
         "RL. **Controls** saw no demonstration of a want: SQIL is shown demonstrators who act at random, and GAIL's discriminator pays the "
         "same for every step; what they reach above a random policy, the end of an episode has told them."
     ),

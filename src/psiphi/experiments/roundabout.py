@@ -8,7 +8,7 @@ one program serves all demonstrators.
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi import gpi
+from psiphi import gpi, replay
 from psiphi import model as models
-from psiphi.agents import bc, itd, ppo
+from psiphi.agents import bc, dqn, itd, sqil
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -35,7 +35,7 @@ from psiphi.loops import scan
 from psiphi.loops.evaluate import Policy, rollout_returns
 from psiphi.model import Model
 from psiphi.nets import ActionNet
-from psiphi.types import Demonstration, Demos, Env, TimeStep, Transition
+from psiphi.types import Demonstration, Demos, Env, EnvSpec, TimeStep, Transition
 
 # --- The world of each demonstrator --------------------------------------------------------------------------------------
 
@@ -98,8 +98,8 @@ class Inference:
 
     itd: ITDConfig
     """What infers."""
-    updates_per_rollout: int = 20
-    """Its updates after each rollout of the learners."""
+    updates_per_rollout: int = 2
+    """Its updates after each step of the learners."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,11 @@ def _ppo() -> PPOConfig:
     )  # fmt: skip
 
 
+def _dqn() -> DQNConfig:
+    """Half of SQIL's batch: it is the half of its own steps."""
+    return replace(_sqil().dqn, double=True, batch=64, epsilon_start=0.3, epsilon_end=0.02, epsilon_steps=100_000)
+
+
 def _sqil() -> SQILConfig:
     """One step, and no random actions beside the softmax's."""
     inner = DQNConfig(
@@ -188,13 +193,14 @@ def _itd() -> ITDConfig:
 
 ROWS: dict[str, Callable[[], Setting]] = {
     "dqn": lambda: Setting(_ppo()),
-    "itd": lambda: Setting(_ppo(), Inference(_itd())),
+    "itd": lambda: Setting(_dqn(), Inference(_itd()), steps=200_000, prefill_steps=0, updates_per_rollout=3),
     "bc": lambda: Setting(_bc()),
     "sqil": lambda: Setting(_sqil(), steps=100_000, updates_per_rollout=3),
     "gail": lambda: Setting(_gail(), steps=250_000),
     "idm": Setting,
 }
-"""By the table's names: "dqn" is there the learner on the true reward, which is PPO here; a DQN needs many more steps."""
+"""By the table's names: "dqn" is there the learner on the true reward, which is PPO here; a DQN needs many more steps without
+demonstrations to replay."""
 
 
 def setting_of(algorithm: str, *, steps: int | None = None, episodes: int | None = None, updates: int | None = None) -> Setting:
@@ -313,10 +319,10 @@ def clone(config: BCConfig, world: RoundaboutConfig, demos: Demos, seed: int) ->
 
 
 class Together(NamedTuple):
-    """ITD, and of each demonstrator ``[K]`` the learner on its inferred reward, with the environments that this one drives in."""
+    """ITD, and of each demonstrator ``[K]`` the DQN on its inferred reward, with the environments that this one drives in."""
 
     itd: itd.State
-    learners: Any
+    learners: dqn.State
     env: Any
     obs: Array
 
@@ -334,8 +340,7 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
     assert setting.inference is not None
     spec, loop, agents = roundabout.spec(setting.world), loop_of(setting), jnp.arange(len(setting.world.exits))
     config, updates = setting.inference.itd, setting.inference.updates_per_rollout
-    kind = baselines.LEARNERS[baselines.name_of(setting.agent)]
-    inference, learner = itd.make(config, spec, len(agents)), kind.make(setting.agent, spec, 1)
+    inference, learner = itd.make(config, spec, len(agents)), dqn.make(setting.agent, spec)
 
     def begin(key: Array) -> Together:
         itd_key, learner_key, reset_key = jax.random.split(key, 3)
@@ -344,23 +349,26 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
         env, obs = jax.vmap(reset)(agents, jax.random.split(reset_key, (len(agents), loop.num_envs)))
         return Together(inference.init(itd_key, demos), learners, env, obs)
 
-    def drive(k: Array, agent: Any, env: Any, obs: Array, key: Array) -> tuple[Any, Array, Transition]:
+    def drive(k: Array, agent: dqn.State, env: Any, obs: Array, key: Array) -> tuple[Any, Array, Transition]:
         return scan.collect(toward(setting.world, k), lambda o, key: learner.act(agent, o, key), env, obs, key, loop.rollout_length)
-
-    def study(agent: Any, rollout: Transition, key: Array) -> Any:
-        return jax.lax.scan(learner.update, learner.observe(agent, rollout), jax.random.split(key, loop.updates_per_rollout))[0]
 
     def iterate(i: int | Array, now: Together) -> Together:
         drive_key, itd_key, learner_key = jax.random.split(jax.random.fold_in(key, i), 3)
         env, obs, rollout = jax.vmap(drive)(agents, now.learners, now.env, now.obs, jax.random.split(drive_key, len(agents)))
         seen = inference.observe(now.itd, side_by_side(rollout))
         state, _ = jax.lax.scan(inference.update, seen, jax.random.split(itd_key, updates))
-        paid = rollout._replace(reward=jax.vmap(functools.partial(pay, config, state))(agents, rollout))
-        learners = jax.vmap(study)(now.learners, paid, jax.random.split(learner_key, len(agents)))
+
+        def study(k: Array, agent: dqn.State, rollout: Transition, key: Array) -> dqn.State:
+            wanted = functools.partial(pay, config, state, k)
+            shown = jax.tree.map(lambda x: x[k][None], demos)
+            update = lambda agent, key: (on_both(setting.agent, spec, agent, shown, wanted, key), None)  # noqa: E731
+            return jax.lax.scan(update, learner.observe(agent, rollout), jax.random.split(key, loop.updates_per_rollout))[0]
+
+        learners = jax.vmap(study)(agents, now.learners, rollout, jax.random.split(learner_key, len(agents)))
         return Together(state, learners, env, obs)
 
     end = jax.lax.fori_loop(0, loop.iterations, iterate, begin(jax.random.fold_in(key, loop.iterations)))
-    return end.itd, jax.vmap(lambda state: kind.deployed(setting.agent, state))(end.learners)
+    return end.itd, jax.vmap(lambda state: dqn.deployed(setting.agent, state))(end.learners)
 
 
 def side_by_side(rollout: Transition) -> Transition:
@@ -368,11 +376,22 @@ def side_by_side(rollout: Transition) -> Transition:
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), rollout)
 
 
-def pay(config: ITDConfig, state: itd.State, k: Array, rollout: Transition) -> Array:
-    """What ITD thinks demonstrator k is paid for the steps of a rollout ``[T, N]``."""
-    net, steps = itd.deployed(config, state), ppo.flat(rollout)
-    cumulants = itd.taken(net.phi(steps.obs, net.features(steps.obs)), steps.action)
-    return (cumulants @ itd.preferences(config, net.w)[k]).reshape(rollout.action.shape)
+def pay(config: ITDConfig, state: itd.State, k: Array, obs: Array, action: Array) -> Array:
+    """What ITD thinks now that demonstrator k is paid for steps ``[B]``."""
+    net = itd.deployed(config, state)
+    return itd.taken(net.phi(obs, net.features(obs)), action) @ itd.preferences(config, net.w)[k]
+
+
+def on_both(
+    config: DQNConfig, spec: EnvSpec, state: dqn.State, demos: Demos, wanted: Callable[[Array, Array], Array], key: Array
+) -> dqn.State:
+    """One update of a DQN on as many demonstrated steps as own ones, all of them paid what is `wanted` now."""
+    own_key, demo_key = jax.random.split(key)
+    own = dqn.sample(config, spec, dqn.make_experience(config), state, own_key)
+    shown = sqil.as_transitions(replay.sample_pool(demos, demo_key, config.batch), config.gamma)
+    batch = jax.tree.map(lambda x, y: jnp.concatenate([x, y.astype(x.dtype)]), own, shown)
+    paid = batch._replace(reward=wanted(batch.obs, batch.action))
+    return dqn.learn(config, dqn.make_optimiser(config), state, paid, dqn.double_backup)[0]
 
 
 # --- How they are judged -------------------------------------------------------------------------------------------------
