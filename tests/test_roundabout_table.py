@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from psiphi import report
+from psiphi.agents import dqn
 from psiphi.envs import roundabout as world_module
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
 from psiphi.experiments import cells, comparisons, paper, reproduce, roundabout
 from psiphi.experiments.paper import ROUNDABOUT
 from psiphi.experiments.roundabout import Setting
+from psiphi.types import Demonstration, Demos, EnvSpec
 
 TABLE_1 = paper.EXPERIMENTS["table-1"]
 WORLD = RoundaboutConfig()
@@ -111,6 +113,31 @@ def test_learners_rollouts_are_remembered_side_by_side():
     joined = roundabout.side_by_side(rollout)
     assert joined.obs.shape == (3, 8, 5)
     np.testing.assert_array_equal(joined.obs[1, 5], rollout.obs[1, 1, 1])  # time 1 of the second learner's second environment
+
+
+def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
+    """Own steps take action 0 and demonstrated ones action 1, and each is paid what is wanted, whatever the world paid."""
+    spec = EnvSpec((3,), jnp.float32, 2)
+    config = dqn.DQNConfig(
+        torso="mlp", torso_hidden=(8,), head_hidden=(), gamma=0.0, batch=8, replay_size=64, num_envs=4, n_step=1, learning_rate=0.05,
+        ema=0.1, mirror=False,
+    )  # fmt: skip
+    obs, nothing = jnp.ones((16, 4, 3)), jnp.zeros((16, 4))
+    own = roundabout.Transition(obs, jnp.zeros((16, 4), jnp.int32), nothing + 9, nothing + 1, obs, nothing > 0)
+    step = Demonstration(
+        jnp.ones((1, 5, 3)), jnp.ones((1, 5), jnp.int32), jnp.ones((1, 5)), jnp.ones((1, 5, 3)), jnp.ones((1, 5), jnp.int32)
+    )
+    shown = Demos(step, jnp.array([5]))
+
+    @jax.jit
+    def learned():
+        agent = dqn.make(config, spec)
+        wanted = lambda obs, action: jnp.where(action == 1, 2.0, -1.0)  # noqa: E731
+        update = lambda state, key: (roundabout.on_both(config, spec, state, shown, wanted, key), None)  # noqa: E731
+        start = agent.observe(agent.init(jax.random.key(0), None), own)
+        return jax.lax.scan(update, start, jax.random.split(jax.random.key(1), 200))[0].net(jnp.ones((1, 3)))
+
+    np.testing.assert_allclose(learned(), [[-1.0, 2.0]], atol=0.05)
 
 
 def test_effort_reaches_what_it_names():
