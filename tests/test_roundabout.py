@@ -105,6 +105,7 @@ def test_the_way_to_the_exit_gets_longer_behind_it():
     assert way("se", "ex", 2.0) - way("se", "ex", 7.0) == pytest.approx(5.0, abs=1e-3)
     assert way("wx", "we", 3.0) > way("ne", "wx", 10.0) + 80
     assert way("nxs", "nxr", 5.0) == -1.0  # no way back: what it was before
+    assert way("wxs", "wxr", 20.0) == 0.0  # nothing is paid for how far up the road one has turned in
 
 
 def test_everybody_has_a_route_to_the_exit_it_drew():

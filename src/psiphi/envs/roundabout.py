@@ -206,12 +206,15 @@ def exit_lanes(road: Road) -> np.ndarray:
 
 
 def way_left(cars: Cars, exit: Exit, before: Array | float) -> Float[Array, ""]:
-    """Metres the ego still has to the exit's road, along the lane it is on; on a lane that does not lead there, what it was before."""
+    """Metres the ego still has to the exit's road, along the lane it is on; on a lane that does not lead there, what it was before.
+
+    None are left on the exit's road, wherever it was entered: else who drives up the road beside it and then turns in is paid for that.
+    """
     table = jnp.asarray(np.stack([remaining(ROAD, name) for name in EXITS]), cars.x.dtype)
     lanes = cars.lane[:1]
     s = own(look(ROAD, cars).s[:1], lanes)[0]
     left = (table[exit, lanes] + jnp.asarray(ROAD.lanes.length, cars.x.dtype)[lanes])[0] - s
-    return jnp.where(jnp.isfinite(left), left, before).astype(cars.x.dtype)
+    return jnp.where(jnp.isfinite(left), jnp.maximum(left, 0), before).astype(cars.x.dtype)
 
 
 # --- An episode ----------------------------------------------------------------------------------------------------------
