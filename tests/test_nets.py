@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,7 +161,7 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
     ("name", "obs_shape"),
     [
         ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("tanh", (4, 3, 2)), ("egocentric", (7, 7, 5)),
-        ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)),
+        ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)), ("crowd-norm", (6, 4)),
         ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
 )  # fmt: skip
@@ -210,6 +211,25 @@ def test_a_crowd_shows_small_distances_as_clearly_as_large_ones(crowd):
     near = np.concatenate([obs[:1, :1], np.zeros((1, 4, 4), np.float32)], axis=1)
     beside, ahead = (np.abs(read(torso, at + shift) - read(torso, at)).max() for at in (near, near + 60 * shift))
     assert beside > 3 * ahead
+
+
+def test_layers_are_normalised_as_equinox_does():
+    mlp = nets.MLP((3, 8, 5, 2), key=KEY, normalise=True)
+    x, norm = jnp.array([[1.0, -2.0, 300.0]]), lambda x: eqx.nn.LayerNorm(x.shape[0], use_weight=False, use_bias=False)(x)
+    hidden = x[0]
+    for weight in mlp.weights[:-1]:  # the biases are zero at first
+        hidden = jax.nn.relu(norm(hidden @ weight))
+    np.testing.assert_allclose(mlp(x)[0], hidden @ mlp.weights[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_only_a_normalised_crowd_does_not_mind_how_large_its_weights_are():
+    def change(name):
+        torso = drawn(shapes_of(nets.torso, name, EnvSpec((5, 4), jnp.float32, 3), (8, 6)))
+        larger = jax.tree.map(lambda x: 10 * x, torso)
+        obs = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5, 4)), jnp.float32)
+        return float(jnp.abs(larger(obs) - torso(obs)).max() / jnp.abs(torso(obs)).max())
+
+    assert change("crowd-norm") < 0.01 and change("crowd") > 1
 
 
 def test_impala_deep_uses_all_of_its_weights():

@@ -4,7 +4,9 @@ Every module is a frozen pytree whose every leaf is an array, so plain `jax.jit`
 network is an assignment. Modules take a batch of observations ``[B, ...]``.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import equinox as eqx
@@ -17,30 +19,40 @@ from jaxtyping import Float, Shaped
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
-TorsoName = Literal["auto", "mlp", "tanh", "crowd", "egocentric", "impala-shallow", "impala-deep"]
+TorsoName = Literal["auto", "mlp", "tanh", "crowd", "crowd-norm", "egocentric", "impala-shallow", "impala-deep"]
 
 
 class MLP(eqx.Module):
-    """Dense layers with ReLU between them (and after the last one if `activate_last`)."""
+    """Dense layers with ReLU between them (and after the last one if `activate_last`), and layer normalisation before each ReLU if
+    `normalise`."""
 
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
     activate_last: bool = eqx.field(static=True)
+    normalise: bool = eqx.field(static=True)
 
-    def __init__(self, sizes: tuple[int, ...], *, key: Array, activate_last: bool = False, last_scale: float = 1.0):
+    def __init__(
+        self, sizes: tuple[int, ...], *, key: Array, activate_last: bool = False, last_scale: float = 1.0, normalise: bool = False
+    ):
         keys = jax.random.split(key, len(sizes) - 1)
         scales = [1.0] * (len(sizes) - 2) + [last_scale]
         initialise = jax.nn.initializers.he_normal()
         self.weights = tuple(s * initialise(k, (i, o)) for k, i, o, s in zip(keys, sizes[:-1], sizes[1:], scales, strict=True))
         self.biases = tuple(jnp.zeros(o) for o in sizes[1:])
         self.activate_last = activate_last
+        self.normalise = normalise
 
     def __call__(self, x: Float[Array, "... i"]) -> Float[Array, "... o"]:
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = x @ weight + bias
             if layer < len(self.weights) - 1 or self.activate_last:
-                x = jax.nn.relu(x)
+                x = jax.nn.relu(_normalised(x) if self.normalise else x)
         return x
+
+
+def _normalised(x: Float[Array, "... f"]) -> Float[Array, "... f"]:
+    """With mean 0 and variance 1 over the features; the variance by differences from the mean, which does not cancel."""
+    return jax.nn.standardize(x, variance=jnp.var(x, axis=-1, keepdims=True))
 
 
 def _rows(x: Array) -> Array:
@@ -84,7 +96,7 @@ class Crowd(eqx.Module):
     """One network for each of the others beside oneself, then a maximum and a mean over them: who is listed first does not matter.
 
     For observations ``[1 + others, f]``, one's own row first. Every entry is shown at several scales, as a car's length decides among
-    distances of a hundred metres.
+    distances of a hundred metres. With `normalise`, layers are normalised.
     """
 
     SCALES = (4.0, 16.0)
@@ -92,13 +104,13 @@ class Crowd(eqx.Module):
     each: MLP
     mlp: MLP
 
-    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array, normalise: bool = False):
         if len(obs_shape) != 2 or obs_shape[0] < 2:
             raise UserError(f"the crowd torso reads rows of shape (1 + others, f), but observations have shape {obs_shape}.")
         each_key, all_key = jax.random.split(key)
         row, width = (1 + len(self.SCALES)) * obs_shape[1], hidden[0] // 2
-        self.each = MLP((2 * row, width, width), key=each_key, activate_last=True)
-        self.mlp = MLP((row + 2 * width, *hidden), key=all_key, activate_last=True)
+        self.each = MLP((2 * row, width, width), key=each_key, activate_last=True, normalise=normalise)
+        self.mlp = MLP((row + 2 * width, *hidden), key=all_key, activate_last=True, normalise=normalise)
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
         rows = jnp.concatenate([obs, *(jnp.tanh(scale * obs) for scale in self.SCALES)], axis=-1)
@@ -258,11 +270,12 @@ Torso = Flat | Tanh | Crowd | Egocentric | ImpalaShallow | ImpalaDeep
 def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array) -> Torso:
     """The named torso; "auto" is an MLP for vectors and small boards and IMPALA-shallow for pictures."""
     pictures = len(spec.obs_shape) == 3 and spec.obs_shape[0] > 16
-    kinds: dict[str, type[Torso]] = {
+    kinds: dict[str, Callable[..., Torso]] = {
         "auto": ImpalaShallow if pictures else Flat,
         "mlp": Flat,
         "tanh": Tanh,
         "crowd": Crowd,
+        "crowd-norm": functools.partial(Crowd, normalise=True),
         "egocentric": Egocentric,
         "impala-shallow": ImpalaShallow,
         "impala-deep": ImpalaDeep,

@@ -162,7 +162,7 @@ def _ppo() -> PPOConfig:
 
 def _dqn() -> DQNConfig:
     """Half of SQIL's batch: it is the half of its own steps."""
-    return replace(_sqil().dqn, double=True, batch=64, epsilon_start=0.3, epsilon_end=0.02, epsilon_steps=100_000)
+    return replace(_sqil().dqn, torso="crowd-norm", double=True, batch=64, epsilon_start=0.3, epsilon_end=0.02, epsilon_steps=100_000)
 
 
 def _sqil() -> SQILConfig:
@@ -184,10 +184,11 @@ def _bc() -> BCConfig:
 
 def _itd() -> ITDConfig:
     """Nobody demonstrates how to leave the road: without `nonnegative` a learner leaves it at once, as that ends what it is charged. Pay is
-    dense here: with the sparse prior too little of it is left to learn from."""
+    dense here: with the sparse prior too little of it is left to learn from. A cumulant for each of the world's two exits and no more:
+    without that prior, with six more that no preference asks for, the successor features diverged."""
     return ITDConfig(
-        num_cumulants=8, gamma=0.97, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=3e-3,
-        batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, nonnegative=1.0, ema=0.03, mirror=False, replay_size=80_000,
+        num_cumulants=2, gamma=0.97, torso="crowd-norm", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,),
+        learning_rate=3e-3, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, nonnegative=1.0, ema=0.03, mirror=False, replay_size=80_000,
     )  # fmt: skip
 
 
