@@ -26,11 +26,6 @@ def test_area_by_hand():
     assert comparisons.area([10], [0.25]) == 0.25
 
 
-def test_steps_to_a_level_is_the_first_evaluation_there_or_all_steps():
-    assert comparisons.steps_to([10, 20, 40], [0.5, 0.9, 1.0], 0.9) == 20
-    assert comparisons.steps_to([10, 20, 40], [0.5, 0.6, 0.7], 0.9) == 40
-
-
 def test_of_evaluations_after_the_same_steps_the_last_counts():
     rows = [{"env_steps": 8, "eval/normalised_return": 0.1}, {"env_steps": 8, "eval/normalised_return": 0.7}, {"env_steps": 16}]
     assert comparisons.curve_of(rows) == ([8], [0.7])

@@ -165,3 +165,23 @@ def test_rendering_again_changes_nothing(tmp_path: Path):
     first = report.render(tmp_path).read_text()
     assert report.render(tmp_path).read_text() == first
     assert not [file for file in tmp_path.iterdir() if file.name.endswith(".draft")]
+
+
+def test_steps_to_the_best_are_read_off_the_curves_once_the_best_is_known():
+    def run(method: str, seed: int, returns: list[float]) -> list[dict[str, Any]]:
+        who = {"env": "highway-multi-task", "method": method, "seed": seed, "task": "t"}
+        curve = {"env_steps": [1, 2, 3], "normalised_return": returns}
+        return [
+            {**who, "metric": "auc", "value": 0.0, "extra": {"curve": curve}},
+            {**who, "metric": "final_return", "value": returns[-1]},
+        ]
+
+    found = [*run("psiphi", 0, [0.0, 1.0, 1.2]), *run("psiphi", 1, [0.0, 0.9, 1.0]), *run("dqn", 0, [0.0, 0.5, 0.98])]
+    steps = [(cell["method"], cell["seed"], cell["metric"], cell["value"]) for cell in report.steps_to_best(found)]
+    assert [step[2] for step in steps] == [paper.STEPS_TO_BEST] * 3
+    assert [step[3] for step in steps] == [2.0, 3.0, 3.0]  # at .99 = .9 of the mean of 1.2 and 1.0; the DQN never gets there
+
+
+def test_there_are_no_steps_to_the_best_where_nothing_was_returned():
+    accuracy = {"env": "roundabout", "method": "bc", "seed": 0, "task": "all", "metric": "accuracy", "value": 0.9}
+    assert report.steps_to_best([{**accuracy, "extra": {"curve": {"updates": [1], "accuracy": [0.9]}}}]) == []

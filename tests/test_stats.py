@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
 from psiphi.errors import UserError
-from psiphi.stats import bootstrap_interval, iqm, r_squared, stratified_interval
+from psiphi.stats import bootstrap_interval, iqm, r_squared, steps_to, stratified_interval
 
 numbers = st.floats(-1e6, 1e6)
 
@@ -102,3 +102,8 @@ def test_collapsed_features_explain_nothing_and_constant_targets_are_nan():
 def test_nonsense_is_refused_in_one_sentence(call):
     with pytest.raises(UserError, match=r"^[^\n]+\.$"):
         call()
+
+
+def test_steps_to_a_level_is_the_first_evaluation_there_or_all_steps():
+    assert steps_to([10, 20, 40], [0.5, 0.9, 1.0], 0.9) == 20
+    assert steps_to([10, 20, 40], [0.5, 0.6, 0.7], 0.9) == 40

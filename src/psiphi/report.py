@@ -97,7 +97,7 @@ def load(directory: Path) -> Results:
     experiment = paper.EXPERIMENTS[names.pop()]
     return Results(
         experiment,
-        found,
+        found + steps_to_best(found),
         _named(experiment.variants, (cell["env"] for cell in found), Variant),
         _named(experiment.methods, (cell["method"] for cell in found), Method),
     )
@@ -108,6 +108,25 @@ def _named(known: Sequence[Any], found: Iterable[str], kind: Callable[[str, str]
     names = list(dict.fromkeys(found))
     order = [item for item in known if item.name in names]
     return order + [kind(name, name) for name in names if name not in {item.name for item in known}]
+
+
+def steps_to_best(found: Sequence[Cell]) -> list[Cell]:
+    """For every curve a cell with the steps to that share of the largest final return which counts as solved, the methods' being
+    interquartile means over seeds."""
+    final: dict[tuple[str, str], list[float]] = {}
+    for cell in found:
+        if cell["metric"] == "final_return" and cell["value"] is not None:
+            final.setdefault((cell["env"], cell["method"]), []).append(cell["value"])
+    best: dict[str, float] = {}
+    for (env, _), returns in final.items():
+        best[env] = max(best.get(env, -np.inf), stats.iqm(returns))
+
+    def steps(cell: Cell) -> float:
+        curve = cell["extra"]["curve"]
+        return float(stats.steps_to(curve["env_steps"], curve["normalised_return"], paper.SOLVED * best[cell["env"]]))
+
+    drawn = [cell for cell in found if cell["env"] in best and "normalised_return" in cell.get("extra", {}).get("curve", {})]
+    return [{**cell, "metric": paper.STEPS_TO_BEST, "value": steps(cell), "extra": {}} for cell in drawn]
 
 
 def values(results: Results, variant: Variant, method: Method, wanted: Sequence[Figure]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The statistics of the tables: robust averages of few runs, with honest intervals (Agarwal et al., NeurIPS 2021), and R^2."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -75,3 +75,8 @@ def _checked(x: ArrayLike) -> np.ndarray:
     if np.isnan(array).any():  # sorting puts NaN last, where trimming would silently drop it
         raise UserError(f"{np.isnan(array).sum()} of {array.size} numbers to summarise are NaN.")
     return array
+
+
+def steps_to(steps: Sequence[int], returns: Sequence[float], level: float) -> int:
+    """The first evaluation that reached the level; the last one if none did."""
+    return next((at for at, value in zip(steps, returns, strict=True) if value >= level), steps[-1])

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from psiphi import model as model_functions
+from psiphi import stats
 from psiphi.agents import bc, dqn, psiphi, sqil
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
@@ -277,7 +278,7 @@ def curve(variant: Variant, setting: Any, seed: int) -> tuple[list[tuple[Figure,
     figures = [
         (Figure("auc", task), area(steps, returns), extra),
         (Figure("final_return", task), float(np.mean(returns[-max(len(returns) // 10, 1) :])), None),
-        (Figure("steps_to_90", task), float(steps_to(steps, returns, paper.SOLVED)), None),
+        (Figure("steps_to_90", task), float(stats.steps_to(steps, returns, paper.SOLVED)), None),
     ]
     return figures, env_steps, seconds
 
@@ -320,11 +321,6 @@ def area(steps: list[int], returns: list[float]) -> float:
         return float(returns[0])
     x, y = np.asarray([0, *steps], float), np.asarray([returns[0], *returns], float)
     return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / x[-1])
-
-
-def steps_to(steps: list[int], returns: list[float], level: float) -> int:
-    """The first evaluation that reached the level; the last one if none did."""
-    return next((at for at, value in zip(steps, returns, strict=True) if value >= level), steps[-1])
 
 
 # --- Who predicts others best --------------------------------------------------------------------------------------------
