@@ -409,8 +409,8 @@ def curves_figure(results: Results) -> Drawing:
         ax.grid(True, axis="y")
         ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
     axes[0][0].set_ylabel(of.replace("_", " "))
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="lower center", ncols=min(len(labels), 8), frameon=False, fontsize=8)
+    lines = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    drawing.legend(lines.values(), lines.keys(), loc="lower center", ncols=min(len(lines), 8), frameon=False, fontsize=8)
     drawing.tight_layout(rect=(0, 0.07, 1, 1))
     return drawing
 
