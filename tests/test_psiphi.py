@@ -13,9 +13,10 @@ import probes
 from psiphi import replay, tasks
 from psiphi.agents import itd, psiphi
 from psiphi.agents.psiphi import PsiPhiConfig
+from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import PsiPhiNet
-from psiphi.types import Demonstration, Demos, Transition
+from psiphi.types import Agent, Demonstration, Demos, Transition
 from tables import blank, drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
 
 KEY = jax.random.key(0)
@@ -288,34 +289,55 @@ def test_what_a_demonstrator_shows_online_is_sampled(actor):
 # --- Learning ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def first_state():
-    """A real start on aimless demonstrations, with random experience of the probes in its memory."""
-    config = replace(CONFIG, itd=replace(ITD, torso_hidden=(16,), phi_hidden=(16,), psi_hidden=(16,)), n_step=2)
-    agent = psiphi.make(config, ENV.spec, AGENTS)
+LEARNER = replace(CONFIG, itd=replace(ITD, torso_hidden=(16,), phi_hidden=(16,), psi_hidden=(16,)), n_step=2)
+
+
+def with_experience(agent: Agent, demos: Demos | None) -> psiphi.State:
+    """A real start, with random experience of the probes in its memory."""
 
     @quick_jit
-    def begin(key: jax.Array, demos: Demos) -> psiphi.State:
+    def begin(key: jax.Array, demos: Demos | None) -> psiphi.State:
         init_key, reset_key, act_key = jax.random.split(key, 3)
         state = agent.init(init_key, demos)
         env_state, obs = jax.vmap(ENV.reset)(jax.random.split(reset_key, ITD.num_envs))
         return agent.observe(state, scan.collect(ENV, partial(agent.act, state), env_state, obs, act_key, 64)[2])
 
-    return agent, config, begin(jax.random.key(0, impl="unsafe_rbg"), aimless_demos())
+    return begin(jax.random.key(0, impl="unsafe_rbg"), demos)
+
+
+def after_learning(agent: Agent, state: psiphi.State) -> tuple[psiphi.State, dict[str, np.ndarray]]:
+    updates = quick_jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, LEARNER.itd.updates)))
+    return updates(state, KEY)
+
+
+def ego_values(state: psiphi.State) -> np.ndarray:
+    """The ego's ``[place, ensemble, action]``."""
+    values = quick_jit(lambda net, obs: net.psi(net.features(obs))[:, -1] @ net.w[-1])
+    return np.asarray(values(state.net, see(np.arange(PLACES))))
+
+
+def check_values(got: np.ndarray, name: str) -> None:
+    first = sum(len(probe.values) for probe in list(PROBES.values())[: list(PROBES).index(name)])
+    expected = PROBES[name].values
+    for member in (0, 1):
+        np.testing.assert_allclose(got[first : first + len(expected), member, : expected.shape[1]], expected, atol=0.15)
+
+
+@pytest.fixture(scope="module")
+def first_state():
+    """An agent and its start on aimless demonstrations."""
+    agent = psiphi.make(LEARNER, ENV.spec, AGENTS)
+    return agent, with_experience(agent, aimless_demos())
 
 
 @pytest.fixture(scope="module")
 def learned(first_state) -> tuple[psiphi.State, dict[str, np.ndarray]]:
-    agent, config, state = first_state
-    updates = quick_jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, config.itd.updates)))
-    return updates(state, KEY)
+    return after_learning(*first_state)
 
 
 @pytest.fixture(scope="module")
 def learned_values(learned) -> np.ndarray:
-    """The ego's ``[place, ensemble, action]``."""
-    values = quick_jit(lambda net, obs: net.psi(net.features(obs))[:, -1] @ net.w[-1])
-    return np.asarray(values(learned[0].net, see(np.arange(PLACES))))
+    return ego_values(learned[0])
 
 
 def test_the_ego_starts_without_a_task_as_the_first_demonstrator(first_state):
@@ -328,20 +350,30 @@ def test_the_ego_starts_without_a_task_as_the_first_demonstrator(first_state):
 
 @pytest.mark.parametrize("name", PROBES)
 def test_the_ego_learns_the_values_of_the_probes(learned_values, name):
-    first = sum(len(probe.values) for probe in list(PROBES.values())[: list(PROBES).index(name)])
-    expected = PROBES[name].values
-    for member in (0, 1):
-        got = learned_values[first : first + len(expected), member, : expected.shape[1]]
-        np.testing.assert_allclose(got, expected, atol=0.15)
+    check_values(learned_values, name)
 
 
-def test_learning_shrinks_the_egos_losses_and_the_preferences_stay_inferred(first_state, learned):
-    config, (state, metrics) = first_state[1], learned
+def test_with_nobody_to_watch_it_learns_them_with_one_head():
+    agent = psiphi.make(LEARNER, ENV.spec, 0)
+    state, metrics = after_learning(agent, with_experience(agent, None))
+    assert set(metrics) == {"reward", "q", "td_psi"} and state.net.w.shape[0] == 1
+    values = ego_values(state)
+    for name in PROBES:
+        check_values(values, name)
+
+
+def test_taking_turns_needs_somebody_to_take_turns_with():
+    with pytest.raises(UserError, match="no demonstrator"):
+        psiphi.make(psiphi.paper(CONFIG), ENV.spec, 0)
+
+
+def test_learning_shrinks_the_egos_losses_and_the_preferences_stay_inferred(learned):
+    state, metrics = learned
     for name in ("reward", "q", "td_psi"):
         trace = np.asarray(metrics[name])
         assert trace[-20:].mean() < 0.1 * trace[:20].mean()
     # Within an update w_ego is inferred first, and no gradient moves it afterwards.
-    expected = quick_jit(tasks.solve)(state.task, config.task_ridge * np.asarray(state.task.count))
+    expected = quick_jit(tasks.solve)(state.task, LEARNER.task_ridge * np.asarray(state.task.count))
     np.testing.assert_allclose(np.asarray(state.net.w)[-1], expected, rtol=1e-4, atol=1e-5)
 
 

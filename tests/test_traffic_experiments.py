@@ -128,7 +128,7 @@ def test_every_method_has_a_setting_in_every_panel(variant, method):
     assert loop.env_steps(loop.iterations) == setting.steps == 10_000
     spec, agents = traffic.make_env(setting.world).spec, traffic.num_demonstrators(setting)
     agent = traffic.LEARNERS[type(setting.agent)].make(setting.agent, spec, agents)
-    demos = replay.no_demonstrations(spec, agents, 3)
+    demos = replay.no_demonstrations(spec, agents, 3) if agents else None
     jax.eval_shape(agent.init, jax.random.key(0), demos)  # the config is one that the agent takes
     assert json.loads(json.dumps(dataclasses.asdict(setting)))["steps"] == 10_000
     assert all(isinstance(words, str) for words in traffic.saw(setting))
@@ -136,9 +136,11 @@ def test_every_method_has_a_setting_in_every_panel(variant, method):
 
 def test_who_watches_whom():
     multi = {name: traffic.setting_of("highway-multi-task", name, {}) for name in traffic.DEFAULT}
-    assert [traffic.num_demonstrators(multi[name]) for name in ("psiphi", "dqn", "bc", "sqil")] == [4, 4, 1, 1]
+    assert [traffic.num_demonstrators(multi[name]) for name in ("psiphi", "dqn", "bc", "sqil")] == [4, 0, 1, 1]
     assert not traffic.watches(multi["dqn"]) and all(traffic.watches(multi[name]) for name in ("psiphi", "bc", "sqil"))
     assert traffic.watches(traffic.setting_of("highway-multi-task", "dqn", {"agent.bc_weight": 0.1}))
+    alone = next(method for method in FIGURE_3.methods if method.name == "psiphi-alone")
+    assert traffic.num_demonstrators(traffic.setting_of("highway-multi-task", "psiphi", alone.changes)) == 0
     assert traffic.saw(multi["dqn"])[0] == "none" and traffic.saw(multi["bc"])[2] == "none"
 
 

@@ -16,6 +16,7 @@ from jax import Array
 from psiphi import gpi, losses, optim, replay, tasks
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
+from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
@@ -66,7 +67,7 @@ class State(NamedTuple):
     net: PsiPhiNet
     target: PsiPhiNet
     optimiser: Any
-    demos: Demos
+    demos: Demos | None
     seen: Array
     experience: Any
     count: Array
@@ -80,6 +81,14 @@ class Ego(NamedTuple):
     fold: Transition
     next_action: Array
     has_next: Array
+
+
+class Others(NamedTuple):
+    """A batch of what others showed: demonstrations ``[K, B]``, anybody's transitions ``[X]``, and the weights of the latter."""
+
+    demo: Demonstration
+    cross: Transition
+    weight: Array
 
 
 def w_ego(net: PsiPhiNet) -> Array:
@@ -148,14 +157,16 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
 
 
 def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
-    """PsiPhi-learning as an agent."""
+    """PsiPhi-learning as an agent. With no demonstrator it is Q-learning by successor features: nobody to watch, one head."""
     inner = config.itd
     itd.check(inner)
+    if inner.alternate and not num_demonstrators:
+        raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner)
     experience = replay.make_experience(num_envs=inner.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
 
     def init(key: Array, demos: Demos | None) -> State:
-        assert demos is not None
+        assert demos is not None or not num_demonstrators
         net = itd.initial_net(inner, spec, num_demonstrators + 1, key)
         if config.ego_from_demonstrator:
             net = eqx.tree_at(lambda n: n.psi_heads, net, jax.tree.map(lambda x: x.at[-1].set(x[0]), net.psi_heads))
@@ -166,7 +177,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
             target=net,
             optimiser=(start, start, start) if inner.alternate else start,
             demos=demos,
-            seen=demos.count,
+            seen=jnp.zeros(0, jnp.int32) if demos is None else demos.count,
             experience=experience.init(replay.blank_transition(spec)),
             count=jnp.zeros((), jnp.int32),
             task=tasks.no_experience(inner.num_cumulants),
@@ -190,36 +201,39 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         demo_key, ego_key = jax.random.split(key)
         sequence = experience.sample(state.experience, ego_key).experience
         ego = ego_batch(config, sequence)
-        demo, cross, weight = demonstrations(state, ego, demo_key)
+        others = demonstrations(state, ego, demo_key) if num_demonstrators else None
         net, task = infer_task(config, state.net, state.task, ego.step)
         step = alternating_step if inner.alternate else joint_step
-        net, optimiser_state, metrics = step(state._replace(net=net), demo, cross, weight, ego)
+        net, optimiser_state, metrics = step(state._replace(net=net), others, ego)
         count = state.count + 1
         target = itd.next_target(inner, state.target, net, count)
         return state._replace(net=net, target=target, optimiser=optimiser_state, count=count, task=task), metrics
 
-    def demonstrations(state: State, ego: Ego, key: Array) -> tuple[Demonstration, Transition, Array]:
+    def demonstrations(state: State, ego: Ego, key: Array) -> Others:
         sample_key, mirror_key = jax.random.split(key)
         demo, cross, weight = itd.sample(replace(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
         if itd.uses_anybodys_steps(inner) and inner.cross_policy_on == "experience":
             mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
-            return demo, mine, jnp.ones(mine.action.shape)
-        return demo, cross, weight
+            return Others(demo, mine, jnp.ones(mine.action.shape))
+        return Others(demo, cross, weight)
 
-    def joint_step(state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
+    def joint_step(state: State, others: Others | None, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
         def total(net: PsiPhiNet) -> tuple[Array, Metrics]:
-            others = itd.demonstrators(net, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
-            theirs, their_terms = itd.joint_loss(*others, demo, cross, weight, state.count, inner)
             mine, my_terms = ego_loss(net, state.target, ego, config)
+            if others is None:
+                return mine, my_terms
+            heads = itd.demonstrators(net, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
+            theirs, their_terms = itd.joint_loss(*heads, *others, state.count, inner)
             return theirs + mine, their_terms | my_terms
 
         gradients, metrics = jax.grad(total, has_aux=True)(state.net)
         net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
         return net, optimiser_state, metrics
 
-    def alternating_step(state: State, demo: Demonstration, cross: Transition, weight: Array, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
+    def alternating_step(state: State, others: Others | None, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
         """Algorithm 2 as printed: a step of algorithm 1, then one of the ego's losses."""
-        net, theirs, metrics = itd.alternating_step(inner, optimiser, num_demonstrators, state, demo, cross)
+        assert others is not None
+        net, theirs, metrics = itd.alternating_step(inner, optimiser, num_demonstrators, state, others.demo, others.cross)
         gradients, terms = jax.grad(ego_loss, has_aux=True)(net, state.target, ego, config)
         net, mine = optim.step(optimiser, gradients, state.optimiser[2], net)
         return net, (*theirs, mine), metrics | terms

@@ -78,7 +78,9 @@ def make_env(world: World) -> Env:
 
 
 def num_demonstrators(setting: Setting) -> int:
-    """As the learner counts them."""
+    """As the learner counts them: none if it watches nobody, one if all are one to it."""
+    if not watches(setting):
+        return 0
     if setting.pooled:
         return 1
     world = setting.world
@@ -128,7 +130,13 @@ LEARNERS: dict[type, Learner] = {
 
 def watches(setting: Setting) -> bool:
     """Whether the learner has any use for demonstrations."""
-    return not isinstance(setting.agent, DQNConfig) or setting.agent.bc_weight > 0
+    match setting.agent:
+        case DQNConfig():
+            return setting.agent.bc_weight > 0
+        case PsiPhiConfig():
+            return setting.agent.itd.bc_weight > 0 or setting.agent.itd.itd_weight > 0
+        case _:
+            return True
 
 
 def paced(setting: Setting) -> Setting:
