@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import probes
+from psiphi import replay
 from psiphi.agents import dqn
 from psiphi.agents.dqn import DQNConfig
 from psiphi.errors import UserError
@@ -160,6 +161,20 @@ def test_without_a_moving_average_the_last_network_is_judged():
     agent = dqn.make(PLAIN, ENV.spec)
     state = blank(jax.eval_shape(agent.init, KEY, None))._replace(net=NET, target=TARGET)
     assert dqn.deployed(PLAIN, state) is TARGET and dqn.deployed(replace(PLAIN, ema=0.0), state) is NET
+
+
+def test_an_offset_is_taken_off_every_reward_that_is_folded():
+    steps = 4
+    config = replace(PLAIN, n_step=3, batch=64, num_envs=1, reward_offset=0.25)
+    experience = dqn.make_experience(config)
+    nothing = replay.blank_transition(ENV.spec)
+    row = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, steps, *x.shape)), nothing)
+    rewards, last = jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([False, True, False, False])
+    memory = experience.add(experience.init(nothing), row._replace(reward=rewards[None], discount=1.0 - last[None], last=last[None]))
+    state = blank(jax.eval_shape(dqn.make(config, ENV.spec).init, KEY, None))._replace(experience=memory)
+    batch = dqn.sample(config, ENV.spec, experience, state, KEY)
+    # From the first step the end cuts the fold short; the second is that end.
+    assert set(np.asarray(batch.reward).tolist()) == {0.75 + 0.5 * 1.75, 1.75}
 
 
 # --- Learning ------------------------------------------------------------------------------------------------------------

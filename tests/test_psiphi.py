@@ -194,6 +194,15 @@ def test_the_next_action_is_the_sequences_and_unknown_after_an_end():
     np.testing.assert_array_equal(ego.has_next, MIXED[:, 0] == GOES_ON)
 
 
+def test_an_offset_is_as_if_the_world_had_paid_less():
+    sequence = sequences(MIXED)
+    less = sequence._replace(reward=sequence.reward - 0.25)
+    got = jax.jit(partial(psiphi.ego_batch, replace(CONFIG, n_step=2, reward_offset=0.25)))(sequence)
+    expected = jax.jit(partial(psiphi.ego_batch, replace(CONFIG, n_step=2)))(less)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+    assert np.all(np.asarray(got.step.reward) == np.asarray(sequence.reward)[:, 0] - 0.25)
+
+
 def test_the_egos_preferences_are_the_least_squares_of_fading_rewards():
     config = replace(CONFIG, task_memory=0.5, task_ridge=0.01)
     batches = [jax.tree.map(lambda x, t=t: x[:, t], sequences(MIXED)) for t in range(2)]

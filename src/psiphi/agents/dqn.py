@@ -38,6 +38,8 @@ class DQNConfig:
     """Hidden layers between the torso and the values, and of each cloning head."""
     gamma: float = 0.9
     """Discount factor."""
+    reward_offset: float = 0.0
+    """Taken off every reward before anything is learned from it; see `PsiPhiConfig.reward_offset`."""
     n_step: int = 1
     """Steps of reward before the target bootstraps; not corrected for who acted."""
     double: bool = True
@@ -194,7 +196,8 @@ def make_experience(config: DQNConfig) -> TrajectoryBuffer:
 def sample(config: DQNConfig, spec: EnvSpec, experience: TrajectoryBuffer, state: State, key: Array) -> Transition:
     """A batch of the agent's own n-step transitions."""
     sample_key, mirror_key = jax.random.split(key)
-    batch = replay.n_step(experience.sample(state.experience, sample_key).experience, config.gamma)
+    sequence = experience.sample(state.experience, sample_key).experience
+    batch = replay.n_step(sequence._replace(reward=sequence.reward - config.reward_offset), config.gamma)
     return replay.mirror(spec, batch, mirror_key) if config.mirror else batch
 
 

@@ -31,6 +31,9 @@ class PsiPhiConfig:
     """Steps of reward before L_Q bootstraps (paper: 8 on CoinGrid)."""
     batch: int = 256
     """The ego's transitions per update (paper: 64)."""
+    reward_offset: float = 0.0
+    """Extension: taken off every reward before anything is learned from it; 0: nothing (paper). Where it is good to go on, rewards that
+    are high whatever one does hide those that depend on it. w_ego then explains what is left."""
     reward_weight: float = 10.0
     """Weight of L_R (paper: 1)."""
     q_weight: float = 10.0
@@ -97,6 +100,7 @@ def w_ego(net: PsiPhiNet) -> Array:
 
 def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:
     """Split sequences ``[B, >= max(n, 2)]`` into what the ego's losses need."""
+    sequence = sequence._replace(reward=sequence.reward - config.reward_offset)
     first = jax.tree.map(lambda x: x[:, 0], sequence)
     folded = replay.n_step(jax.tree.map(lambda x: x[:, : config.n_step], sequence), config.itd.gamma)
     return Ego(first, folded, sequence.action[:, 1], ~first.last)

@@ -237,13 +237,16 @@ class Panel(NamedTuple):
     world: Callable[[], World]
     reference: float
     """Mean of 512 episodes of `expert_returns` with key 1000."""
+    reward_offset: float
+    """What those who learn from rewards take off each of them. On Highway every step is paid, so that to go on at all is worth more than to
+    go on well; on Roundabout, the way and the arrival."""
 
 
 PANELS = {
-    "highway-single-task": Panel(highway.single_task, 59.8),
-    "highway-adversarial": Panel(highway.adversarial, 65.1),
-    "highway-multi-task": Panel(highway.multi_task, 71.7),
-    "roundabout-online": Panel(RoundaboutConfig, 44.7),
+    "highway-single-task": Panel(highway.single_task, 59.8, 0.4),
+    "highway-adversarial": Panel(highway.adversarial, 65.1, 0.4),
+    "highway-multi-task": Panel(highway.multi_task, 71.7, 0.4),
+    "roundabout-online": Panel(RoundaboutConfig, 44.7, 0.0),
 }
 """By the name of the variant."""
 
@@ -252,12 +255,14 @@ def default_dqn() -> DQNConfig:
     """Smaller networks and batches than in the paper's column for Highway, as a CPU wants, and a shorter horizon (paper: gamma 1)."""
     return DQNConfig(
         torso="crowd-norm", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.95, n_step=3, learning_rate=2e-3, cosine=True, batch=128,
-        replay_size=80_000, epsilon_end=0.02, epsilon_steps=5_000, ema=0.02, mirror=False,
+        replay_size=80_000, epsilon_end=0.02, epsilon_steps=1_000, ema=0.02, mirror=False,
     )  # fmt: skip
 
 
 def default_sqil() -> SQILConfig:
-    inner = dataclasses.replace(default_dqn(), torso="crowd", n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0)
+    inner = dataclasses.replace(
+        default_dqn(), torso="crowd", n_step=1, double=False, epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=5_000
+    )
     return SQILConfig(dqn=inner, temperature=0.03)
 
 
@@ -287,9 +292,10 @@ def setting_of(variant: str, algorithm: str, changes: Mapping[str, Any], steps: 
     """A method in a panel; BC and SQIL take all demonstrators for one. `changes` are by dotted name."""
     panel = PANELS[variant]
     pace = UPDATES.get(algorithm, 1)
-    setting = Setting(
-        DEFAULT[algorithm](), panel.world(), panel.reference, updates_per_rollout=pace, pooled=algorithm in ("bc", "sqil")
-    )  # fmt: skip
+    agent = DEFAULT[algorithm]()
+    if isinstance(agent, DQNConfig | PsiPhiConfig):
+        agent = dataclasses.replace(agent, reward_offset=panel.reward_offset)
+    setting = Setting(agent, panel.world(), panel.reference, updates_per_rollout=pace, pooled=algorithm in ("bc", "sqil"))
     return changed(setting, {**changes, **({} if steps is None else {"steps": steps})})
 
 
