@@ -146,7 +146,7 @@ def test_who_watches_whom():
 
 def test_schedules_are_as_long_as_the_run():
     psiphi = traffic.paced(traffic.setting_of("highway-multi-task", "psiphi", {"num_envs": 4}, steps=6_000))
-    assert (psiphi.agent.itd.updates, psiphi.agent.itd.num_envs) == (2 * 1_250, 4)  # two after each of the steps that are not random
+    assert (psiphi.agent.itd.updates, psiphi.agent.itd.num_envs) == (4 * 1_250, 4)  # four after each of the steps that are not random
 
 
 def test_the_figure_is_one_that_reports_can_draw():

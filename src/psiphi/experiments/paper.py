@@ -526,8 +526,8 @@ _FIGURE_3 = Experiment(
         "others drive, in the ego's place and with the ego's actions; it is no upper bound. **auc** is its mean over the steps, **final "
         "return** the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least "
         f"{SOLVED} (all of the steps if it never was), **steps to 90 % of the best final return** the first at which it is at least "
-        f"{SOLVED} of the largest final return of any method in the panel. PsiPhi-learning makes two updates after eight steps, the "
-        "others one, as two did not help the DQN on the tuning seeds; those who learn from rewards take .4 off each. "
+        f"{SOLVED} of the largest final return of any method in the panel. PsiPhi-learning makes four updates after eight steps, the "
+        "others one, as more did not help the DQN on the tuning seeds; those who learn from rewards take .4 off each. "
         "**Watching nobody**, PsiPhi-learning is Q-learning by successor features on cumulants that rewards alone ground: what it lacks to "
         "the first row is what the demonstrations were worth. All were tuned on other seeds, PsiPhi-learning and DQN the most."
     ),

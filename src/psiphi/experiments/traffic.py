@@ -240,13 +240,15 @@ class Panel(NamedTuple):
     reward_offset: float
     """What those who learn from rewards take off each of them. On Highway every step is paid, so that to go on at all is worth more than to
     go on well; on Roundabout, the way and the arrival."""
+    psiphi_updates: int
+    """Updates that PsiPhi-learning makes after each rollout; all others make one, as a DQN was not better with more."""
 
 
 PANELS = {
-    "highway-single-task": Panel(highway.single_task, 59.8, 0.4),
-    "highway-adversarial": Panel(highway.adversarial, 65.1, 0.4),
-    "highway-multi-task": Panel(highway.multi_task, 71.7, 0.4),
-    "roundabout-online": Panel(RoundaboutConfig, 44.7, 0.0),
+    "highway-single-task": Panel(highway.single_task, 59.8, 0.4, 4),
+    "highway-adversarial": Panel(highway.adversarial, 65.1, 0.4, 4),
+    "highway-multi-task": Panel(highway.multi_task, 71.7, 0.4, 4),
+    "roundabout-online": Panel(RoundaboutConfig, 44.7, 0.0, 2),
 }
 """By the name of the variant."""
 
@@ -284,14 +286,10 @@ DEFAULT: dict[str, Callable[[], Config]] = {"psiphi": default_psiphi, "dqn": def
 """Configs for traffic, by algorithm."""
 
 
-UPDATES = {"psiphi": 2}
-"""After each rollout, where it is not one; a DQN was not better with two."""
-
-
 def setting_of(variant: str, algorithm: str, changes: Mapping[str, Any], steps: int | None = None) -> Setting:
     """A method in a panel; BC and SQIL take all demonstrators for one. `changes` are by dotted name."""
     panel = PANELS[variant]
-    pace = UPDATES.get(algorithm, 1)
+    pace = panel.psiphi_updates if algorithm == "psiphi" else 1
     agent = DEFAULT[algorithm]()
     if isinstance(agent, DQNConfig | PsiPhiConfig):
         agent = dataclasses.replace(agent, reward_offset=panel.reward_offset)
