@@ -292,6 +292,14 @@ def test_a_saved_model_answers_as_before(learner, request, tmp_path):
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
 
 
+def test_a_model_from_before_whose_rewards_were_turned_round_is_mended_at_load(itd, tmp_path):
+    known = itd._known
+    turned = dataclasses.replace(known, model=known.model._replace(units=-known.model.units))
+    files.save(tmp_path, "itd", turned, itd._used, 0, None)
+    action = np.zeros(7, int)
+    np.testing.assert_array_equal(psiphi.load(tmp_path).reward("east")(houses(), action), itd.reward("east")(houses(), action))
+
+
 def test_a_loaded_ego_cannot_learn_on(agent, tmp_path):
     agent.save(tmp_path)
     with pytest.raises(UserError, match="A loaded PsiPhi has no environment and no demonstrations to learn from"):

@@ -19,7 +19,7 @@ class Model(NamedTuple):
     w: Float[Array, "heads d"]
     """Preferences of the heads, the demonstrators' first."""
     units: Float[Array, " K"]
-    """Size of one unit of the inferred reward phi.w_k, so that w_k / units[k] speaks in rewards."""
+    """Size of one unit of the inferred reward phi.w_k, so that w_k / units[k] speaks in rewards; always above 0."""
 
     @property
     def prior(self) -> tasks.Prior:
@@ -75,3 +75,8 @@ def measure_units(net: PsiPhiNet, w: Float[Array, "K d"], demos: Demos, limit: i
         return tasks.reward_unit(taken @ w_k, jnp.arange(action.shape[0]) < count)
 
     return jax.vmap(one)(demos.steps.obs[:, :limit], demos.steps.action[:, :limit], demos.count, w)
+
+
+def mended(model: Model) -> Model:
+    """A model out of a file. Before version 0.2 the unit of an agent that only has costs was negative, which turned its reward round."""
+    return model._replace(units=jnp.abs(model.units))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from psiphi import checkpoint
+from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.psiphi import PsiPhiConfig
@@ -103,7 +104,7 @@ def read(path: Path) -> Loaded:
     glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
     like = {"model": _like(inner, glass, described, len(agents)), "task": np.zeros(inner.num_cumulants, np.float32)}
     arrays = checkpoint.load(path, like)
-    known = _known(arrays["model"], glass, described, agents)
+    known = _known(models.mended(arrays["model"]), glass, described, agents)
     return Loaded(algorithm, known, config, described.seed, arrays["task"] if described.has_task else None)
 
 
