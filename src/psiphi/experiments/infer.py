@@ -1,7 +1,6 @@
 """`psiphi infer`: from a file of demonstrations to what each agent wants, in tables and a picture, offline and with one command."""
 
 import csv
-import dataclasses
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from matplotlib.figure import Figure as Drawing
 import psiphi
 from psiphi import report
 from psiphi.agents.itd import ITDConfig
-from psiphi.api.itd import OFFLINE, offline
+from psiphi.api.itd import OFFLINE
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
 from psiphi.demos.commands import Mapped
@@ -85,7 +84,7 @@ def infer(config: Infer) -> Path:
     demos = files.read(config.file, config.columns, progress=True)
     problems = validate.validate(demos, str(config.file))
     train, test = demos.split(config.held_out, config.seed)
-    itd = psiphi.ITD(settings(config.itd, len(demos.agents)), seed=config.seed).fit(train, progress=True)
+    itd = psiphi.ITD(None if config.itd == OFFLINE else config.itd, seed=config.seed).fit(train, progress=True)
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
@@ -93,12 +92,6 @@ def infer(config: Infer) -> Path:
     itd.save(config.out / "model")
     write(config, found)
     return config.out
-
-
-def settings(config: ITDConfig, agents: int) -> ITDConfig:
-    """The learner's settings; unless their number was asked for, there are cumulants enough for the agents."""
-    enough = offline(None, agents).num_cumulants
-    return dataclasses.replace(config, num_cumulants=enough) if config.num_cumulants == OFFLINE.num_cumulants else config
 
 
 def run(arguments: Sequence[str]) -> None:
