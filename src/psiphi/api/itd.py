@@ -86,7 +86,7 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
         )
     if config.cumulants == "changes" and math.prod(demos.obs.shape[1:]) > 4 * MOST_COLUMNS:
         raise UserError(
-            f'cumulants is "changes", but an observation has {math.prod(demos.obs.shape[1:])} numbers: expected at most {4 * MOST_COLUMNS}; '
+            f'cumulants is "changes", but observations have {math.prod(demos.obs.shape[1:])} numbers, expected at most {4 * MOST_COLUMNS}; '
             'use "learned(s\')" or give features.'
         )
     if config.cross_policy_on == "experience":
@@ -146,7 +146,7 @@ def background_steps(background: Background | None, demos: Demonstrations, seed:
     walked = background if isinstance(background, Demonstrations) else _walked(background, seed)
     if walked.obs.shape[1:] != demos.obs.shape[1:]:
         raise UserError(
-            f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as the demonstrations have."
+            f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as in the demonstrations."
         )
     if walked.num_actions > demos.num_actions:
         raise UserError(
