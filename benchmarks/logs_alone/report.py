@@ -303,14 +303,14 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     worlds = ordered((cell["world"] for cell in main), sweeps.EVERY)
     with plt.rc_context(STYLE):
         size = 1.5 + 4.6 * len(conditions), 1.4 + 0.5 * len(worlds)
-        drawing, axes = plt.subplots(1, len(conditions), figsize=size, sharey=True, squeeze=False)
+        drawing, axes = plt.subplots(1, len(conditions), figsize=size, sharex=True, sharey=True, squeeze=False)
         for ax, condition in zip(axes[0], conditions, strict=True):
             for band, world in enumerate(worlds):
                 some = [cell for cell in main if (cell["world"], cell["condition"]) == (world, condition)]
                 _band(ax, band, [estimate(some, score_of(name)) for name in DRAWN])
             ax.set_title(condition)
             ax.set_xlabel("score")
-            ax.axvline(1, color="#9a9a9a", linewidth=0.8)
+            ax.axvline(1, color="#9a9a9a", linewidth=0.8, zorder=1)
         axes[0][0].set_yticks(range(len(worlds)), worlds)
         axes[0][0].set_ylim(len(worlds) - 0.5, -0.5)
         marks = [Line2D([], [], marker="o", linestyle="", color=c, label=SCORES[n]) for n, c in zip(DRAWN, PALETTE, strict=False)]

@@ -146,7 +146,7 @@ def background_steps(background: Background | None, demos: Demonstrations, seed:
     walked = background if isinstance(background, Demonstrations) else _walked(background, seed)
     if walked.obs.shape[1:] != demos.obs.shape[1:]:
         raise UserError(
-            f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as in the demonstrations."
+            f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as there."
         )
     if walked.num_actions > demos.num_actions:
         raise UserError(
