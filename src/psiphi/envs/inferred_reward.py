@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psiphi import doors
 from psiphi import model as models
 from psiphi.errors import UserError
 from psiphi.model import Model
@@ -21,6 +22,8 @@ class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Reco
     """Pays phi(s, a).w_k, what the model says demonstrator k is paid, in units of reward; the true one is ``info["true_reward"]``."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], model: Model, demonstrator: int):
+        if not isinstance(env, gymnasium.Env) or not isinstance(model, Model):
+            raise UserError(f"InferredReward was given {doors.called(env)} and {doors.called(model)}, expected an environment and a model.")
         gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, model=model, demonstrator=demonstrator)
         gymnasium.Wrapper.__init__(self, env)
         known = model.units.shape[0]
@@ -37,6 +40,8 @@ class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Reco
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, true_reward, terminated, truncated, info = self.env.step(action)
         paid = _rewards(self.model, np.asarray(self._obs)[None], np.asarray(action, np.int32)[None])
+        if not np.isfinite(paid[self.demonstrator]):
+            raise UserError(f"The inferred reward is {paid[self.demonstrator]}, expected a finite number; is the observation finite?")
         self._obs = obs
         return obs, float(paid[self.demonstrator]), terminated, truncated, {**info, "true_reward": true_reward}
 
