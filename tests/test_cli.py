@@ -96,7 +96,7 @@ def test_python_m_psiphi_is_psiphi():
         ("train itd --episodes 0 --out {tmp}/run", "at least 1 episode"),
         ("evaluate {tmp}/nowhere", "nowhere does not exist; expected was the directory of a trained model"),
         ("evaluate {tmp}", "not a complete checkpoint"),
-        ("evaluate {tmp} --episodes 0", "episodes is 0, but expected was at least 1"),
+        ("evaluate {tmp} --episodes 0", "episodes is 0, expected at least 1"),
         ("adapt", "Missing from psiphi adapt: PATH --task"),
         ("adapt {tmp}/nowhere --task R-G", "does not exist"),
         ("adapt {tmp}/nowhere --task -R+Z", "'-R[+]Z' is not a CoinGrid task"),

@@ -5,10 +5,12 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
+from psiphi import configs, limits
+from psiphi.configs import Within
 from psiphi.errors import UserError
 
 REWARDS = ("reward", "rewards", "return", "returns")
@@ -38,14 +40,13 @@ class Columns:
     """True at the step after which somebody stopped the recording. May be missing."""
     ends: Literal["truncated", "terminated"] = "truncated"
     """What the end of an episode means where neither of the two columns is there."""
-    num_actions: int | None = None
+    num_actions: Annotated[int, Within(1, limits.MOST_ACTIONS)] | None = None
     """How many actions there are; one more than the largest that occurs, if not given."""
     dtype: str | None = None
     """The type of the observations; as in the file if that is float32, float16, bool or an integer of up to 16 bits, else float32."""
 
     def __post_init__(self):
-        if self.num_actions is not None and self.num_actions < 1:
-            raise UserError(f"num_actions is {self.num_actions}, but expected was at least 1.")
+        configs.check(self)
         if self.dtype is not None and self.dtype not in KEPT | {"int32", "float64"}:
             raise UserError(f"dtype is {self.dtype!r}, but expected was one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from psiphi.arguments import parsed
+from psiphi.configs import Count, Positive, Seed, Share
 from psiphi.demos import files, validate
 from psiphi.demos import summary as summaries
 from psiphi.demos.columns import Columns
@@ -115,15 +116,15 @@ class Record:
     policy: tuple[str, ...] = ("random",)
     """Of each agent: random, constant:ACTION, sticky:PROBABILITY (of repeating the action before); on CoinGrid also exact:TASK, which
     plans for a task such as R or G-R and acts by exp(Q/temperature)."""
-    episodes: int = 100
+    episodes: Count = 100
     """Per agent."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides everything random."""
     key: str | None = None
     """Which entry of observations that are dictionaries."""
-    temperature: float = 0.02
+    temperature: Positive = 0.02
     """Of exact policies, in units of reward."""
-    gamma: float = 0.9
+    gamma: Share = 0.9
     """Discount of exact policies."""
 
 

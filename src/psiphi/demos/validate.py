@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psiphi import configs
+from psiphi.configs import Number, Share
 from psiphi.demos import rows as raw
 from psiphi.demos.demonstrations import Demonstrations, flattened
 from psiphi.demos.problems import DemonstrationsError, Problem, per_episode
@@ -23,16 +25,19 @@ LARGEST_ACTION = 2**31 - 1
 class Thresholds:
     """From where on something is worth a warning."""
 
-    few_steps: int = 100
+    few_steps: Number = 100
     """An agent with fewer steps than this has shown too little."""
-    tail_steps: int = 10
+    tail_steps: Number = 10
     """Fewer steps than this are no aimless tail."""
-    tail_share: float = 0.25
+    tail_share: Share = 0.25
     """A smaller part of the episode than this is no aimless tail."""
-    tail_new: float = 0.5
+    tail_new: Share = 0.5
     """In an aimless tail, at most this part of the observations is new in the episode."""
-    head_new: float = 0.75
+    head_new: Share = 0.75
     """Before an aimless tail, at least this part of the observations is new."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def checked(rows: Rows) -> Demonstrations:

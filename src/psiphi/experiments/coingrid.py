@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psiphi import configs, stats
 from psiphi import model as models
-from psiphi import stats
 from psiphi.agents import itd, psiphi
 from psiphi.agents.itd import ITDConfig
+from psiphi.configs import Count, Number, Positive
 from psiphi.envs import coingrid, coingrid_exact
 from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.loops import scan
@@ -41,9 +42,9 @@ class Setting:
     """The board."""
     demonstrators: tuple[tuple[float, float, float], ...] = (RED, GREEN)
     """What each demonstrator wants: a weight per colour. The learner is never told."""
-    episodes: int = 3_000
+    episodes: Count = 3_000
     """Demonstrated episodes per demonstrator."""
-    temperature: float = 0.02
+    temperature: Positive = 0.02
     """Of the demonstrators' Boltzmann policies, in units of reward."""
     ego_task: tuple[float, float, float] | None = None
     """The ego's own task while it trains; None: it never sees a reward (ITD)."""
@@ -51,10 +52,13 @@ class Setting:
     """The learner."""
     ego: psiphi.PsiPhiConfig | None = None
     """The ego's part, where it has a task; its `itd` is replaced by the above."""
-    prefill_steps: int = 2_048
+    prefill_steps: Number = 2_048
     """Random steps before the first update."""
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)
     """How a new task is inferred."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 class Trained(NamedTuple):

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import matplotlib
 
@@ -21,6 +21,7 @@ import psiphi
 from psiphi import report
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.itd import OFFLINE, offline
+from psiphi.configs import Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
 from psiphi.demos.commands import Mapped
@@ -44,11 +45,11 @@ class Infer:
     out: Path = Path("runs/inferred")
     """Where the model, the tables, the picture and the report go; what an earlier call left there is replaced."""
     columns: Mapped = field(default_factory=Columns)
-    held_out: float = 0.1
+    held_out: Annotated[float, Within(0, 0.9, above=True)] = 0.1
     """Share of each agent's episodes that is kept for judging."""
-    rewards: int = 100_000
+    rewards: Number = 100_000
     """At most so many steps are listed in rewards.csv; 0: no such file."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides everything random."""
     itd: ITDConfig = field(default_factory=lambda: OFFLINE)
     """Every setting of the learner."""

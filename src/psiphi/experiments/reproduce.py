@@ -23,7 +23,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from psiphi import report
+from psiphi import configs, report
+from psiphi.configs import Count
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
 from psiphi.experiments import cells, comparisons, models, paper, pictures, traffic
@@ -40,19 +41,17 @@ from psiphi.progress import shown
 class Effort:
     """How much of everything; None is the experiment's own. Less than that is for trying things out."""
 
-    updates: int | None = None
+    updates: Count | None = None
     """Updates of training."""
-    episodes: int | None = None
+    episodes: Count | None = None
     """Demonstrated episodes per demonstrator."""
-    repetitions: int = 256
+    repetitions: Count = 256
     """Repetitions of few-shot transfer per task; an eighth of it where there are 100 shots."""
-    steps: int | None = None
+    steps: Count | None = None
     """Environment steps of the learners that act."""
 
     def __post_init__(self):
-        for name, value in asdict(self).items():
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}, but expected was at least 1.")
+        configs.check(self)
 
 
 class Unit(NamedTuple):

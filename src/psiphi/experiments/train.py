@@ -13,6 +13,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.agents.sqil import SQILConfig
+from psiphi.configs import Count, Seed
 from psiphi.errors import UserError
 from psiphi.experiments import baselines, models
 from psiphi.experiments import coingrid as experiment
@@ -54,7 +55,7 @@ class DQNSetting(baselines.Setting):
 
     agent: DQNConfig = dataclasses.field(default_factory=LEARNERS["dqn"].default)
     """The algorithm."""
-    updates_per_rollout: int = baselines.default("dqn").updates_per_rollout
+    updates_per_rollout: Count = baselines.default("dqn").updates_per_rollout
     """Updates after each step in all environments."""
 
 
@@ -108,7 +109,7 @@ class Run:
     """The run directory: config.json, metrics.jsonl, checkpoint/ and, in the end, model/. A run that it holds is continued."""
     env: str = "coingrid"
     """Where to train: coingrid (a fresh layout in every episode) or coingrid-25 (the authors' 25 layouts)."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides the demonstrations, the worlds and everything random."""
     quiet: bool = False
     """No progress bar."""
@@ -120,7 +121,7 @@ class ModelRun(Run):
 
     preset: Preset = "default"
     """What the other flags start from: what works best, or the paper's losses and numbers as printed."""
-    updates: int | None = None
+    updates: Count | None = None
     """Short for --itd.updates."""
 
 
