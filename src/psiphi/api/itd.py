@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from psiphi import doors
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
@@ -69,11 +70,12 @@ class ITD(Learned):
     """
 
     def __init__(self, config: ITDConfig | None = None, seed: int = 0):
-        self.config, self.seed = config, seed
+        self.config, self.seed = doors.config(config, ITDConfig), doors.seed(seed)
         self._used: ITDConfig = config or OFFLINE
 
     def fit(self, demos: Demonstrations, *, progress: bool = True) -> "ITD":
         """Learn from demonstrations, anew; shows a progress bar and says so if what was learned means little."""
+        demos = doors.demonstrations(demos, Demonstrations)
         config = offline(self.config, len(demos.agents))
         lens = lens_for(demos.obs, demos.obs.shape[1:], demos.obs.dtype)
         seen = lens.demonstrations(demos).to_demos()
@@ -96,7 +98,7 @@ class ITD(Learned):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a directory, in place of a model that is there; `psiphi.load` reads it."""
-        files.save(Path(path), "itd", self._trained(), self._used, self.seed, self._task)
+        files.save(doors.path(path), "itd", self._trained(), self._used, self.seed, self._task)
 
     def _trained(self) -> Known:
         if self._known is None:

@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psiphi import doors, optim, replay
 from psiphi import model as models
-from psiphi import optim, replay
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import coverage
 from psiphi.api.known import Known, check_fits, likeness
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
+from psiphi.loops import divergence
 from psiphi.model import Model
 from psiphi.nets import MLP, PsiPhiNet
 from psiphi.progress import shown
@@ -63,6 +64,7 @@ def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, seed: int,
 
 def check_new(known: Known, demos: Demonstrations) -> None:
     """Refuse who is known, and who could not be told from the others."""
+    doors.demonstrations(demos, Demonstrations)
     familiar = [agent for agent in demos.agents if agent in known.agents]
     if familiar:
         raise UserError(f"Agent {familiar[0]!r} is known already; expected were demonstrations of new agents only.")
@@ -91,6 +93,7 @@ def learn(config: ITDConfig, known: Known, demos: Demos, key: Array, progress: b
             length = min(CHUNK, config.updates - done)
             state, loss = chunk(state, known.model.net, demos, jax.random.fold_in(key, done), length)
             done += length
+            divergence.check(done, {"loss": loss[None]}, state)
             display.advance(done, {"loss": float(loss)})
     return state.target
 
