@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": WORDS | {"stats", "experiments.paper", "experiments.cells"},
     "experiments.paper": WORDS,
     "experiments.cells": WORDS,
-    "experiments.infer": WORDS | {"agents", "api", "arguments", "demos", "report", "experiments.cells"},
+    "experiments.infer": WORDS | {"agents", "checkpoint", "api", "arguments", "demos", "report", "experiments.cells"},
     "experiments": WORDS
     | CORE
     | {"model", "stats", "checkpoint", "configs", "progress", "demos", "agents", "envs", "loops", "report", "experiments"},

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 import psiphi
+from psiphi import printable
 from psiphi.arguments import parsed
 from psiphi.configs import Count, Seed, Within
 from psiphi.errors import UserError
@@ -38,8 +39,10 @@ class Demo:
 
 
 def demo(config: Demo) -> None:
+    from psiphi import disk
     from psiphi.experiments import demo
 
+    disk.check_directory(config.out)
     demo.demo(config.out, seed=config.seed, quick=config.quick)
 
 
@@ -111,10 +114,13 @@ def adapt(config: Adapt) -> None:
     import jax.numpy as jnp
     import numpy as np
 
+    from psiphi import disk
     from psiphi.envs import coingrid
     from psiphi.experiments import models, pictures
 
     weights = models.task(config.task)
+    if config.gif:
+        disk.check_file(config.gif)
     model, setting, *_ = models.load(config.model)
     adapt_key, *board_keys = jax.random.split(jax.random.key(config.seed), 4)
     got = models.adapt(setting, model, weights, adapt_key, shots=config.shots, repetitions=config.repetitions)
@@ -181,7 +187,7 @@ def reproduce(config: Reproduce) -> None:
         raise UserError(f"{config.name} has no panels to choose from and no film; --panel and --film are for figure-3.")
     envs += [f"highway-{panel}" for panel in panels]
     directory = reproduce(config.name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
-    print(directory / "README.md")
+    print(printable.sentence(directory / "README.md"))
     for path in film(config.name, directory, config.first_seed, envs, effort) if config.film else ():
         print(path)
 
@@ -197,7 +203,7 @@ class Report:
 def report(config: Report) -> None:
     from psiphi.report import render
 
-    print(render(config.directory))
+    print(printable.sentence(render(config.directory)))
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -219,9 +225,9 @@ def train(arguments: Sequence[str]) -> None:
     config = parsed(type(default), arguments[1:], f"psiphi train {algorithm}", default=default)
     directory = train.train(config)
     if algorithm in train.BASELINES:
-        print(f"The policy is in {directory}; ask it: psiphi evaluate {directory}")
+        print(printable.sentence(f"The policy is in {directory}; ask it: psiphi evaluate {directory}"))
     else:
-        print(f"The model is in {directory}; ask it: psiphi evaluate {directory}, psiphi adapt {directory} --task R-G")
+        print(printable.sentence(f"The model is in {directory}; ask it: psiphi evaluate {directory}, psiphi adapt {directory} --task R-G"))
 
 
 ALGORITHMS = ("itd", "psiphi", "dqn", "bc", "sqil", "gail", "ppo")
@@ -277,6 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt as error:
         print("psiphi: interrupted; the same command continues where it can.", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 130))
+    except MemoryError:
+        print("psiphi: there is not enough memory for this; expected a smaller file, batch, replay or network.", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # whoever read our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

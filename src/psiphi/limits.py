@@ -8,7 +8,7 @@ from psiphi.errors import UserError
 
 MOST_ACTIONS = 65_536
 """Different actions; each costs a row of every network and of every table."""
-MOST_AGENTS = 65_536
+MOST_AGENTS = 4_096
 """Different agents; each costs a head of every network."""
 MOST_COLUMNS = 65_536
 """Columns of a table."""
@@ -22,6 +22,12 @@ MOST_ROWS_BYTES = 16 * 2**30
 """All rows of a run or of a reproduction."""
 MOST_AXES = 32
 """Axes of an array."""
+MOST_ENTRIES = 2**26
+"""Entries of an observation."""
+MOST_WRONG_ROWS = 1_000
+"""Rows of a table with another number of fields than its header, after which it is taken for none."""
+GROWTH, SMALL = 40, 64 * 2**20
+"""A file may hold so many times its own size, and so many bytes more: compressed numbers grow when they are read, but not without end."""
 SPARE = 0.8
 """The part of the free memory that may be asked for."""
 
@@ -37,6 +43,14 @@ def check_memory(what: object, size: int) -> None:
     free = free_memory()
     if free is not None and size > SPARE * free:
         raise UserError(f"{what} asks for {_gib(size)} of memory, expected at most {_gib(SPARE * free)}, {SPARE:.0%} of what is free.")
+
+
+def check_growth(path: Path, size: int) -> None:
+    """Refuse a file that claims to hold far more than its own size allows, or more than the memory that is free."""
+    most = SMALL + GROWTH * path.stat().st_size
+    if size > most:
+        raise UserError(f"{path} claims to hold {_gib(size)}, expected at most {_gib(most)} in a file of its size.")
+    check_memory(path, size)
 
 
 def check_most(what: object, found: int, most: int) -> None:

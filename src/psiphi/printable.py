@@ -46,9 +46,9 @@ def terminal(name: object) -> str:
     return visible(short(str(name)))
 
 
-def markdown(name: object) -> str:
+def markdown(name: object, most: int = LONGEST_NAME) -> str:
     """For running text and tables in Markdown: nothing in it is a mark, a link, HTML or a formula."""
-    marked = re.sub(r"([\\`*_{}\[\]()#!|~$:])", r"\\\1", visible(short(str(name))))
+    marked = re.sub(r"([\\`*_{}\[\]#!|~$])", r"\\\1", visible(short(str(name), most)))
     return _html.escape(marked, quote=False).replace("://", ":&#47;/")
 
 

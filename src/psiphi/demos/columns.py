@@ -1,7 +1,9 @@
 """Where in a stranger's table things are, and what its numbers mean."""
 
+import collections
 import fnmatch
 import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -78,7 +80,8 @@ class Found(NamedTuple):
 
 def find(file: str, present: Sequence[str], columns: Columns) -> Found:
     """Match the wanted columns with those that are there."""
-    twice = sorted({name for name in present if present.count(name) > 1})
+    limits.check_most(f"{file} has too many columns", len(present), limits.MOST_COLUMNS)
+    twice = sorted(name for name, count in collections.Counter(present).items() if count > 1)
     if twice:
         raise UserError(f"{file} has two columns called {twice[0]!r}; expected were different names.")
     for role in ("agent", "episode", "action"):
@@ -116,11 +119,11 @@ def _grid(columns: list[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[s
     Names that end in numbers and fill a whole grid (``obs_0_0`` to ``obs_6_6``) are put in order; others stay in the file's.
     """
     names = tuple(name.removeprefix("obs_") for name in columns)
-    if all(re.fullmatch(r"\d+(_\d+)*", name) for name in names):
+    if all(re.fullmatch(r"\d{1,9}(_\d{1,9}){0,31}", name, re.ASCII) for name in names):
         places = [tuple(int(number) for number in name.split("_")) for name in names]
         if len({len(place) for place in places}) == 1:
             shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))
-            if sorted(places) == list(itertools.product(*map(range, shape))):
+            if math.prod(shape) == len(places) and sorted(places) == list(itertools.product(*map(range, shape))):
                 order = np.lexsort(np.array(places).T[::-1])
                 return tuple(columns[i] for i in order), shape, tuple(names[i] for i in order)
     return tuple(columns), (len(columns),), names

@@ -4,11 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from psiphi import configs, doors
+from psiphi import configs, doors, limits
+from psiphi.configs import Within
 from psiphi.demos.columns import Columns, entry_names
 from psiphi.errors import UserError
 
@@ -166,6 +167,8 @@ class Demonstrations:
             who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "anybody"
             raise UserError(f"There is no step to learn from by {who}; expected was at least one with the observation that follows it.")
 
+        limits.check_memory("Steps side by side", 3 * len(count) * int(count.max()) * self.obs[:1].nbytes)
+
         def padded(column: int, fill: int = 0) -> Any:
             parts = [columns[column] for columns in steps]
             result = np.full((len(parts), count.max(), *parts[0].shape[1:]), fill, parts[0].dtype)
@@ -285,7 +288,7 @@ class Demonstrations:
 
         Both parts know all agents, in the same order. Who has two episodes or more is in both parts, who has one only in the first.
         """
-        held_out, seed = configs.fit(float, held_out, "held_out"), doors.seed(seed)
+        held_out, seed = configs.fit(float, held_out, "held_out"), configs.fit(Annotated[int, Within(0)], seed, "seed")
         if not 0 < held_out < 1:
             raise UserError(f"held_out is {held_out}, but expected was a share between 0 and 1.")
         rng = np.random.default_rng(seed)

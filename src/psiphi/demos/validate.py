@@ -4,12 +4,13 @@ Errors are looked for in the rows as they were found (`errors`), warnings in dem
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from psiphi import configs
+from psiphi import configs, limits
 from psiphi.configs import Number, Share
 from psiphi.demos import rows as raw
 from psiphi.demos.demonstrations import Demonstrations, flattened
@@ -18,7 +19,7 @@ from psiphi.demos.rows import CHUNK, Layout, Rows
 from psiphi.demos.summary import fingerprints, first_in_episode, twins
 from psiphi.errors import UserError
 
-LARGEST_ACTION = 2**31 - 1
+LARGEST_ACTION = limits.MOST_ACTIONS - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Thresholds:
 
 def checked(rows: Rows) -> Demonstrations:
     """Demonstrations if there is no error; else all errors at once."""
+    limits.check_most(f"{rows.file} has too many agents", len(rows.agent.names), limits.MOST_AGENTS)
+    limits.check_most(f"{rows.file} has too many actions", rows.num_actions or 0, limits.MOST_ACTIONS)
+    limits.check_most(f"{rows.file} has too large observations, in entries", math.prod(rows.obs.shape[1:]), limits.MOST_ENTRIES)
     where = raw.layout(rows)
     problems = errors(rows, where)
     if problems:
@@ -156,7 +160,7 @@ def _actions(log: _Log) -> list[Problem]:
     found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, but expected was an integer")
     most = LARGEST_ACTION if log.rows.num_actions is None else log.rows.num_actions - 1
     outside = np.flatnonzero((action == np.floor(action)) & ~np.isinf(action) & ((action < 0) | (action > most)))
-    expected = "0 or more" if log.rows.num_actions is None else f"0 to {most}"
+    expected = f"0 to {most}"
     found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, but expected was {expected}")
     return found
 

@@ -306,6 +306,7 @@ def train(
     progress: bool = True,
     model: Model | None = None,
     demos: Demos | None = None,
+    checkpoint_every_s: float = 30.0,
 ) -> Trained:
     """Train, or continue; `model` and `demos` take the place of those that the setting names, for who has them already."""
     started = time.monotonic()
@@ -331,6 +332,7 @@ def train(
         evaluate=evaluation(setting, agent),
         settings={"algorithm": name_of(setting.agent), "setting": dataclasses.asdict(setting)},
         progress=progress,
+        checkpoint_every_s=checkpoint_every_s,
     )
     state = result.agent() if model is None else result.agent().agent
     net = LEARNERS[name_of(setting.agent)].deployed(setting.agent, state)

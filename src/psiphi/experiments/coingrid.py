@@ -88,7 +88,7 @@ def make_agent(setting: Setting, spec: EnvSpec) -> Agent:
     return psiphi.make(replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents)
 
 
-def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True) -> Trained:
+def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True, checkpoint_every_s: float = 30.0) -> Trained:
     """Record the demonstrations and run ITD on them (or PsiPhi-learning, where the ego has a task of its own)."""
     started = time.monotonic()
     demos = demonstrations(setting, seed).demos
@@ -99,7 +99,8 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     loop = scan.LoopConfig(
         iterations=config.updates, chunk=min(500, config.updates), num_envs=config.num_envs, prefill_steps=setting.prefill_steps, seed=seed
     )
-    result = scan.run(env, agent, demos, loop, out=out, settings={"setting": asdict(setting)}, progress=progress)
+    settings = {"setting": asdict(setting)}
+    result = scan.run(env, agent, demos, loop, out=out, settings=settings, progress=progress, checkpoint_every_s=checkpoint_every_s)
     model = to_model(config, result.agent(), demos, agents)
     warning = itd.collapse(result.rows[-1]["train/signal"] or 0.0, result.rows[-1]["train/rank"] or 0.0, agents)
     if warning:

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 import psiphi
-from psiphi import report
+from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.itd import OFFLINE, offline
 from psiphi.configs import Number, Seed, Within
@@ -83,6 +83,8 @@ class Inferred(NamedTuple):
 
 def infer(config: Infer) -> Path:
     """Read, fit, judge and write; the report is written last."""
+    disk.check_directory(config.out)
+    checkpoint.check_ours(config.out / "model")
     demos = files.read(config.file, config.columns, progress=True)
     problems = validate.validate(demos, str(config.file))
     train, test = demos.split(config.held_out, config.seed)
@@ -90,7 +92,6 @@ def infer(config: Infer) -> Path:
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
-    config.out.mkdir(parents=True, exist_ok=True)
     itd.save(config.out / "model")
     write(config, found)
     return config.out
@@ -108,7 +109,8 @@ def run(arguments: Sequence[str]) -> None:
 
     directory = infer(parsed(Infer, arguments, "psiphi infer"))
     print((directory / "preferences.md").read_text(encoding="utf-8"))
-    print(f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model.")
+    said = f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model."
+    print(printable.sentence(said))
 
 
 # --- What the rewards go with --------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def picture(found: Inferred) -> Drawing:
     draw: Callable[[Axes, Inferred, int], Any] = _map if pair is not None else _along
     drawn = [draw(ax, found, k) for k, ax in enumerate(panels)]
     if pair is not None:
-        panels[0].set_ylabel(found.telling.names[pair[1]])
+        panels[0].set_ylabel(printable.picture(found.telling.names[pair[1]]))
         below.colorbar(drawn[-1], ax=list(panels), label="of steps that lead there,\nin each agent's own scale", shrink=0.8)
     else:
         panels[0].set_ylabel("inferred reward")
@@ -213,8 +215,13 @@ def _heat(where: Any, found: Inferred) -> None:
     ax, table, agents = where.subplots(), found.telling.correlation, found.demos.agents
     image = ax.imshow(table, cmap="PuOr_r", vmin=-1, vmax=1, aspect="auto")
     ax.set_title("Inferred reward: correlation with where a step leads, and with the action")
-    ax.set_xticks(range(table.shape[1]), found.telling.names, rotation=90 if table.shape[1] > 8 else 0, fontsize=7)
-    ax.set_yticks(range(len(agents)), [str(agent) for agent in agents])
+    ax.set_xticks(
+        range(table.shape[1]),
+        [printable.picture(name) for name in found.telling.names],
+        rotation=90 if table.shape[1] > 8 else 0,
+        fontsize=7,
+    )
+    ax.set_yticks(range(len(agents)), [printable.picture(agent) for agent in agents])
     ax.grid(visible=False)
     if table.shape[1] <= 20:
         for (k, i), value in np.ndenumerate(table):
@@ -231,8 +238,8 @@ def _map(ax: Axes, found: Inferred, k: int) -> Any:
     count, *_ = np.histogram2d(*columns, bins=cuts)
     mean = np.ma.masked_where(count == 0, total / np.maximum(count, 1))
     scale = max(float(np.abs(mean).max()), 1e-9)
-    ax.set_title(str(found.demos.agents[k]))
-    ax.set_xlabel(found.telling.names[found.telling.pair[0]])
+    ax.set_title(printable.picture(found.demos.agents[k]))
+    ax.set_xlabel(printable.picture(found.telling.names[found.telling.pair[0]]))
     ax.grid(visible=False)
     return ax.pcolormesh(*cuts, mean.T / scale, cmap="PuOr_r", vmin=-1, vmax=1)
 
@@ -247,8 +254,8 @@ def _along(ax: Axes, found: Inferred, k: int) -> None:
     for j, agent in enumerate(found.demos.agents[:MOST_AGENTS]):
         own = j == k
         colour = report.PALETTE[j % len(report.PALETTE)]
-        ax.plot(rewards[:, j], marker=".", color=colour, linewidth=2 if own else 1, alpha=1 if own else 0.6, label=str(agent))
-    ax.set_title(f"along an episode of {found.demos.agents[k]}")
+        ax.plot(rewards[:, j], marker=".", color=colour, linewidth=2 if own else 1, alpha=1 if own else 0.6, label=printable.picture(agent))
+    ax.set_title(f"along an episode of {printable.picture(found.demos.agents[k])}")
     ax.set_xlabel("step")
 
 
@@ -264,30 +271,28 @@ def write(config: Infer, found: Inferred) -> None:
     with plt.rc_context({**report.STYLE, "svg.hashsalt": "psiphi"}):
         drawing = picture(found)
         for name in ("wants.svg", "wants.png"):
-            with files.replacing(config.out / name) as draft, open(draft, "wb") as file:
-                drawing.savefig(file, format=name[-3:], facecolor="white", metadata={"Date": None} if name.endswith("svg") else None)
+            data = io.BytesIO()
+            drawing.savefig(data, format=name[-3:], facecolor="white", metadata={"Date": None} if name.endswith("svg") else None)
+            disk.write(config.out / name, data.getvalue())
         plt.close(drawing)
     put(config.out / "report.md", "\n".join(report_lines(config, found)))
 
 
 def put(path: Path, text: str) -> None:
     """All of it or nothing."""
-    with files.replacing(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+    disk.write(path, text.encode("utf-8", "backslashreplace"))
 
 
 def table_csv(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heading)
-    writer.writerows(rows)
+    writer.writerows([printable.csv(printable.visible(x) if isinstance(x, str) else x) for x in row] for row in (heading, *rows))
     return text.getvalue()
 
 
 def table_md(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     def cell(value: Any) -> str:
-        text = f"{value:+.2f}" if isinstance(value, float) else str(value)
-        return text.replace("|", "\\|")
+        return f"{value:+.2f}" if isinstance(value, float) else str(value)
 
     rule = ["---", *("---:" for _ in heading[1:])]
     return [f"| {' | '.join(map(cell, row))} |" for row in (heading, rule, *rows)]
@@ -303,11 +308,12 @@ def preference_table(found: Inferred) -> tuple[list[str], list[list[Any]]]:
 
 def preference_lines(found: Inferred) -> list[str]:
     """For people: what each agent's reward goes with most, how much the agents agree, and w."""
-    agents, t = found.demos.agents, found.telling
+    agents, t = [printable.markdown(agent) for agent in found.demos.agents], found.telling
+    names = [printable.markdown(name) for name in t.names]
     most = []
     for row in t.correlation:
         order = np.argsort(-np.abs(row))[:3]
-        most.append(", ".join(f"{t.names[i]} ({row[i]:+.2f})" for i in order if abs(row[i]) >= 0.05) or "nothing in particular")
+        most.append(", ".join(f"{names[i]} ({row[i]:+.2f})" for i in order if abs(row[i]) >= 0.05) or "nothing in particular")
     w = found.itd.preferences.w
     return [
         "Correlations of the inferred reward with where a step leads and with what is done, over everybody's steps; a reward that",
@@ -317,9 +323,7 @@ def preference_lines(found: Inferred) -> list[str]:
         "",
         "How much the agents' rewards agree (correlation):",
         "",
-        *table_md(
-            ["", *map(str, agents)], [[agent, *map(float, row)] for agent, row in zip(agents, found.itd.preferences.likeness, strict=True)]
-        ),
+        *table_md(["", *agents], [[agent, *map(float, row)] for agent, row in zip(agents, found.itd.preferences.likeness, strict=True)]),
         "",
         "Preferences w over the cumulants that all agents share:",
         "",
@@ -340,7 +344,7 @@ def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]
     return heading, [list(row) for row in zip(*columns, strict=True)]
 
 
-def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:
+def judged(found: Inferred, shown: Callable[[Any], Any] = lambda agent: agent) -> tuple[list[str], list[list[Any]]]:
     """How well each agent's held-out actions are predicted, beside always guessing its commonest."""
     heading = ["agent", "episodes", "steps", "held-out steps", "accuracy there", "its commonest action's share", "coverage"]
     accuracies, rows = found.itd.accuracies(found.test), []
@@ -349,7 +353,7 @@ def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:
         accuracy = f"{accuracies[agent]:.3f}" if agent in accuracies else "none held out"
         common = f"{np.bincount(found.demos.action[mine]).max() / mine.sum():.3f}"
         episodes, covered = int((found.demos.episodes.agent == k).sum()), f"{found.itd.coverage.share[agent]:.2f}"
-        rows.append([agent, episodes, int(mine.sum()), int(held.sum()), accuracy, common, covered])
+        rows.append([shown(agent), episodes, int(mine.sum()), int(held.sum()), accuracy, common, covered])
     return heading, rows
 
 
@@ -359,13 +363,13 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         warnings.append(f"... and {len(found.problems) - MOST_PROBLEMS} more: psiphi demos validate {config.file}")
     commit = f"commit {found_commit}, " if (found_commit := cells.commit()) else ""
     return [
-        f"# What the agents of {config.file.name} want",
+        f"# What the agents of {printable.markdown(config.file.name)} want",
         "",
         f"{len(found.demos):,} steps, {found.demos.num_episodes:,} episodes, no rewards; learned from {len(found.train):,} steps and",
         "judged on whole episodes that were held out. *Coverage* is the share of the others' states in which somebody was seen to do",
         "what the agent would do there.",
         "",
-        *table_md(*judged(found)),
+        *table_md(*judged(found, printable.markdown)),
         "",
         "![What each agent's inferred reward goes with](wants.png)",
         "",
@@ -373,12 +377,12 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         "",
         "## Before you believe it",
         "",
-        *(f"- {warning}" for warning in warnings or ["Nothing to warn of."]),
+        *(f"- {printable.markdown(warning, 1_000)}" for warning in warnings or ["Nothing to warn of."]),
         "- Rewards that differ by shaping or scale lead to the same behaviour; no log tells them apart.",
         "",
         "## How it was made",
         "",
-        f"    {cells.command()}",
+        f"    {printable.visible(cells.command())}",
         "",
         f"Seed {config.seed}, {commit}{', '.join(f'{name} {value}' for name, value in cells.versions().items())}.",
         "",

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from psiphi import configs, report
+from psiphi import configs, disk, report
 from psiphi.configs import Count
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
@@ -268,6 +269,7 @@ def reproduce(
     what = find(name)
     directory = out / name
     wanted = units(what, seeds, methods, envs)
+    disk.check_directory(directory)
     missing = pending(what, directory, wanted, effort)
     origin = {"commit": cells.commit(), "versions": cells.versions(), "command": cells.command()}
     done = len(wanted) - len(missing)
@@ -405,7 +407,7 @@ def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any],
     said, complained = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, json.dumps(task)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # never written to: it ends with this process, however that ends, and the worker with it
         stdout=said,
         stderr=complained,
         env={"JAX_COMPILATION_CACHE_DIR": str(compiled_programs()), **os.environ, "XLA_FLAGS": flags, "NPROC": "1"},
@@ -427,8 +429,16 @@ def _outcome(worker: _Worker) -> list[Cell] | str:
     return lines[-1] if lines else f"it ended with code {worker.process.returncode}."
 
 
+def _end_with_parent() -> None:
+    """Wait for the other end of standard input to close, which it does when the parent is gone, killed or not."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdin.buffer.read()
+    os._exit(1)
+
+
 def worker() -> None:
     """What a worker process does: the unit described by its argument; the cells go to its standard output."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     task = json.loads(sys.argv[1])
     what = find(task["experiment"])
     name, method_name, seed = task["unit"]

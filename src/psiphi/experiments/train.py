@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from psiphi import checkpoint, disk
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -13,7 +14,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.agents.sqil import SQILConfig
-from psiphi.configs import Count, Seed
+from psiphi.configs import Count, Seed, Weight
 from psiphi.errors import UserError
 from psiphi.experiments import baselines, models
 from psiphi.experiments import coingrid as experiment
@@ -113,6 +114,8 @@ class Run:
     """Decides the demonstrations, the worlds and everything random."""
     quiet: bool = False
     """No progress bar."""
+    checkpoint_every_s: Weight = 30.0
+    """Seconds between two checkpoints, besides one at the end and one at an interruption: so much is done again after a crash."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +185,12 @@ def _as(kind: type, value: Any, **changes: Any) -> Any:
 
 def train(config: Any) -> Path:
     """Train, or continue, and leave the model or the policy in the run directory."""
+    disk.check_directory(config.run.out)
+    checkpoint.check_ours(config.run.out / models.DIRECTORY)
     if isinstance(config, TrainITD | TrainPsiPhi):
         return _train_model(config)
     run, setting = config.run, _as(baselines.Setting, config.setting)
-    trained = baselines.train(setting, run.seed, out=run.out, progress=not run.quiet)
+    trained = baselines.train(setting, run.seed, out=run.out, progress=not run.quiet, checkpoint_every_s=run.checkpoint_every_s)
     baselines.save(run.out / models.DIRECTORY, trained, setting, run.env, run.seed)
     return run.out / models.DIRECTORY
 
@@ -196,6 +201,6 @@ def _train_model(config: TrainITD | TrainPsiPhi) -> Path:
     run = config.run
     if run.updates is not None:
         setting = models.changed(setting, {"itd.updates": run.updates})
-    trained = experiment.train(setting, run.seed, out=run.out, progress=not run.quiet)
+    trained = experiment.train(setting, run.seed, out=run.out, progress=not run.quiet, checkpoint_every_s=run.checkpoint_every_s)
     models.save(run.out / models.DIRECTORY, trained, setting, run.env, run.seed)
     return run.out / models.DIRECTORY
