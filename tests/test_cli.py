@@ -93,7 +93,7 @@ def test_python_m_psiphi_is_psiphi():
         ("train itd --itd.warp 9", "Unrecognized options: --itd.warp"),
         ("train itd --itd.torso eyes", "'eyes'.*egocentric"),
         ("train itd --world.size 1", "size is 1"),
-        ("train itd --episodes 0 --out {tmp}/run", "at least 1 episode"),
+        ("train itd --episodes 0 --out {tmp}/run", "episodes is 0, expected at least 1"),
         ("evaluate {tmp}/nowhere", "nowhere does not exist; expected was the directory of a trained model"),
         ("evaluate {tmp}", "not a complete checkpoint"),
         ("evaluate {tmp} --episodes 0", "episodes is 0, expected at least 1"),
@@ -243,7 +243,7 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(trained, tmp_path):
         (lambda meta: meta["setting"].update(warp=9), "not a Setting of this version"),
         (lambda meta: meta["setting"]["itd"].update(beta="hot"), "setting.itd.beta is 'hot'"),
         (lambda meta: meta["setting"]["world"].update(coins=[1, 1]), "setting.world.coins"),
-        (lambda meta: meta["setting"]["itd"].update(num_cumulants=5), "has shape"),
+        (lambda meta: meta["setting"]["itd"].update(num_cumulants=5), "manifest.json was changed since it was written"),
         (lambda meta: meta.pop("setting"), "setting is not a Setting"),
     ]:
         with pytest.raises(UserError, match=complaint):

@@ -1,6 +1,6 @@
 """The door for configs: every field against its type and its range, wherever the config comes from. Nothing in a file is executed.
 
-A field's range stands beside it, as its type: ``gamma: Share``, ``batch: Count``. A frozen dataclass whose ``__post_init__`` calls `check`
+A field's range stands beside it, as its type: ``gamma: Share``, ``updates: Count``. A frozen dataclass whose ``__post_init__`` calls `check`
 cannot be made with anything else, be it by the command line, in Python, or out of a file (`from_json`).
 """
 
@@ -45,7 +45,7 @@ Few = Annotated[int, Within(1, 4_096)]
 """How many of something that the network holds a part for each: cumulants, members of an ensemble, environments, steps of a return."""
 Width = Annotated[int, Within(1, 65_536)]
 """Units of a layer."""
-Batch = Annotated[int, Within(1, 2**20)]
+BatchSize = Annotated[int, Within(1, 2**20)]
 """Steps that are learned from together."""
 Seed = Annotated[int, Within(0, 2**32 - 1)]
 """Decides everything random."""

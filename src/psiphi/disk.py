@@ -141,12 +141,18 @@ def lock_file(path: Path) -> Any:
 
 def make_directory(path: Path, *, ours: bool = False) -> None:
     """Make a directory unless it is there. One inside of a directory of `ours` must not be a link."""
-    if ours and path.is_symlink():
-        raise UserError(f"{path} is a symbolic link, expected a directory: links inside of psiphi's directories are not followed.")
+    if ours:
+        refuse_link(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, expected a directory.")
     with sentences(path, "made"):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a link in the place of a directory of ours."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a symbolic link, expected a directory: links inside of psiphi's directories are not followed.")
 
 
 def check_directory(path: Path) -> None:

@@ -26,6 +26,8 @@ MOST_ENTRIES = 2**26
 """Entries of an observation."""
 MOST_WRONG_ROWS = 1_000
 """Rows of a table with another number of fields than its header, after which it is taken for none."""
+MOST_EMPTY_LINES = 1_000_000
+"""Lines of a table with nothing in them."""
 GROWTH, SMALL = 40, 64 * 2**20
 """A file may hold so many times its own size, and so many bytes more: compressed numbers grow when they are read, but not without end."""
 SPARE = 0.8

@@ -38,7 +38,8 @@ def short(text: str, most: int = LONGEST_NAME) -> str:
 
 def sentence(text: object) -> str:
     """A sentence for people, on one line, wherever it is printed."""
-    return visible(short(str(text), LONGEST_SENTENCE))
+    whole = visible(str(text)[: LONGEST_SENTENCE + 1])
+    return whole if len(whole) <= LONGEST_SENTENCE else f"{whole[: LONGEST_SENTENCE - 2]}…."
 
 
 def terminal(name: object) -> str:

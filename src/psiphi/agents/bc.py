@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import Batch, Count, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Positive, Share, Weight, Width
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
@@ -35,7 +35,7 @@ class BCConfig:
     """Clip the gradient's global norm; 0: don't."""
     updates: Count = 4_000
     """Length of the schedule in updates."""
-    batch: Batch = 64
+    batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update."""
     entropy: Weight = 0.0
     """Weight of the policies' entropy, which is rewarded."""

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from psiphi import configs, losses, optim, replay
 from psiphi.agents import bc
-from psiphi.configs import Batch, Count, Few, Number, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Few, Number, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -55,7 +55,7 @@ class DQNConfig:
     """Length of that schedule in updates."""
     clip: Weight = 10.0
     """Clip the gradient's global norm; 0: don't."""
-    batch: Batch = 64
+    batch: BatchSize = 64
     """The agent's own transitions per update."""
     replay_size: Count = 40_000
     """How many of them are remembered."""
@@ -75,7 +75,7 @@ class DQNConfig:
     """Show half of each batch through the environment's symmetry, if it declares one."""
     bc_weight: Weight = 0.0
     """Weight of cloning the demonstrators on the shared torso (BC-aux); 0: plain DQN, which needs no demonstrations."""
-    bc_batch: Batch = 64
+    bc_batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update for that."""
 
     def __post_init__(self):

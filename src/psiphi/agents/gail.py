@@ -17,7 +17,7 @@ from jaxtyping import Float
 from psiphi import configs, losses, optim, replay
 from psiphi.agents import ppo
 from psiphi.agents.ppo import PPOConfig
-from psiphi.configs import Batch, Count, Number, Positive, Weight, Width, Within
+from psiphi.configs import BatchSize, Count, Number, Positive, Weight, Width, Within
 from psiphi.errors import UserError
 from psiphi.losses import AdversarialReward
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
@@ -56,7 +56,7 @@ class GAILConfig:
     """Clip its gradient's global norm; 0: don't."""
     steps: Count = 16
     """Its gradient steps per rollout."""
-    batch: Batch = 256
+    batch: BatchSize = 256
     """Demonstrated steps in each; of the generator's steps there are as many."""
     smoothing: Annotated[float, Within(0, 0.499)] = 0.0
     """Demonstrated steps are labelled 1 less this and the generator's this, so that D need not be certain."""

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import Batch, Count, Few, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Few, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -49,7 +49,7 @@ class ITDConfig:
     """Extension: clip the gradient's global norm; 0: don't (paper)."""
     updates: Count = 6_000
     """Length of the schedules (rate, ramp of the priors) in updates."""
-    batch: Batch = 64
+    batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update (paper: 64)."""
     alternate: bool = False
     """Two steps per update, BC-Q then ITD, each with its own Adam (paper), or one step on the weighted sum."""
@@ -68,7 +68,7 @@ class ITDConfig:
     """Extension: weight of expected-SARSA TD of *every* policy on transitions of anybody; 0: off (paper)."""
     cross_policy_on: Literal["experience", "pooled"] = "experience"
     """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations."""
-    cross_batch: Batch = 256
+    cross_batch: BatchSize = 256
     """Transitions per update for the above."""
     anchor: Weight = 10.0
     """Extension: weight of psi_k.w_k = 0 where a demonstration truly ends; 0: off (paper)."""

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from psiphi import configs, gpi, losses, optim, replay
 from psiphi.agents import bc
-from psiphi.configs import Batch, Count, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -66,7 +66,7 @@ class PPOConfig:
     """Whether the advantages of a rollout are brought to mean 0 and variance 1."""
     bc_weight: Weight = 0.0
     """Weight of cloning each demonstrator by a head of its own on the policy's torso (PPO+BC-aux); 0: plain PPO, without demonstrations."""
-    bc_batch: Batch = 64
+    bc_batch: BatchSize = 64
     """Demonstrated steps per demonstrator and gradient step for the above."""
     mirror: bool = True
     """Show half of each batch of demonstrations through the environment's symmetry, if it declares one. Never the ego's own steps: its

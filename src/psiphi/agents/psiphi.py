@@ -16,7 +16,7 @@ from jax import Array
 from psiphi import configs, gpi, losses, optim, replay, tasks
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
-from psiphi.configs import Batch, Few, Share, Weight
+from psiphi.configs import BatchSize, Few, Share, Weight
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -30,7 +30,7 @@ class PsiPhiConfig:
     """The demonstrators' part, the network, the optimiser and the replay."""
     n_step: Few = 1
     """Steps of reward before L_Q bootstraps (paper: 8 on CoinGrid)."""
-    batch: Batch = 256
+    batch: BatchSize = 256
     """The ego's transitions per update (paper: 64)."""
     reward_offset: float = 0.0
     """Extension: taken off every reward before anything is learned from it; 0: nothing (paper). Where it is good to go on, rewards that

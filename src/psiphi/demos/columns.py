@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from psiphi import configs, limits
+from psiphi import configs, limits, printable
 from psiphi.configs import Within
 from psiphi.errors import UserError
 
@@ -95,7 +95,8 @@ def find(file: str, present: Sequence[str], columns: Columns) -> Found:
     used = {columns.agent, columns.episode, columns.action, t, terminated, truncated}
     obs = _matching(file, [name for name in present if name not in used], columns.obs)
     ordered, shape, names = _grid(obs)
-    notes = left_out(file, [name for name in present if name not in used and name not in obs])
+    chosen = used | set(obs)
+    notes = left_out(file, [name for name in present if name not in chosen])
     return Found(columns.agent, columns.episode, columns.action, ordered, t, terminated, truncated, shape, names, notes)
 
 
@@ -161,4 +162,4 @@ def left_out(file: str, names: Iterable[str]) -> tuple[str, ...]:
 def listed(names: Sequence[str], most: int = 12) -> str:
     """A few names in a sentence."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more if names else "nothing"
+    return ", ".join(printable.short(repr(name)) for name in names[:most]) + more if names else "nothing"

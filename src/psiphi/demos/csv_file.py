@@ -49,10 +49,13 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
     # A row takes a byte for each of its fields; of rows with fewer there may be some, but not many.
     most = min(most, path.stat().st_size // len(present) + limits.MOST_WRONG_ROWS + 2)
     table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"))
-    at_once = max(min(LINES, CELLS // len(present)), 1)
+    empty, at_once = 0, max(min(LINES, CELLS // len(present)), 1)
     with display.shown(f"reading {path.name}", done=0, total=most, enabled=progress) as bar:
         while lines := list(itertools.islice(reader, at_once)):
-            table.add([line for line in lines if line])  # an empty line is none
+            some = [line for line in lines if line]  # an empty line is none
+            empty += len(lines) - len(some)
+            limits.check_most(f"{path} has too many empty lines", empty, limits.MOST_EMPTY_LINES)
+            table.add(some)
             bar.advance(min(table.rows, most - 1), {})
         bar.advance(most, {})
     return table.result(columns)
@@ -75,10 +78,11 @@ class _Table:
     def add(self, lines: list[list[str]]) -> None:
         """Some more lines."""
         width = len(self.present)
+        most = max(min(limits.MOST_WRONG_ROWS, CELLS // 10 // width), 1)
         for i, line in enumerate(lines):
             if len(line) != width:
                 self.wrong += 1
-                limits.check_most(f"{self.file} has rows without the {width} fields of its header", self.wrong, limits.MOST_WRONG_ROWS)
+                limits.check_most(f"{self.file} has rows without the {width:,} fields of its header", self.wrong, most)
                 self._flaw(i, "wrong number of fields", f"the row has {len(line)} fields, but the header has {width}")
                 lines[i] = (line + [""] * width)[:width]
         if not lines:
@@ -88,7 +92,8 @@ class _Table:
         for j, name in enumerate(self.found.obs):
             what = f"the observation's {name!r}"
             values = self._parsed(cells[self.place[name]], what, blank=False)
-            self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
+            with np.errstate(over="ignore"):  # too large for the type is infinite, and said to be
+                self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
             for i in np.flatnonzero(wrong & ~np.isnan(values)):
                 self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, but expected was a number of type {self.dtype.name}")
         for name, column in self.numbers.items():

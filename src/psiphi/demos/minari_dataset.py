@@ -228,7 +228,7 @@ class _Reader:
         limits.check_growth(self.data_path, self.claimed)
         return data[()]
 
-    def _attribute(self, group: Any, name: str, default: Any = None) -> str | int | None:
+    def _attribute(self, group: Any, name: str, default: Any = None) -> Any:
         value = group.attrs.get(name, default)
         value = value.decode() if isinstance(value, bytes) else value
         return value.item() if isinstance(value, np.generic) else value

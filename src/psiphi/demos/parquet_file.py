@@ -39,7 +39,7 @@ def read(path: Path, columns: Columns, progress: bool) -> Rows:
         with parquet.ParquetFile(path, pre_buffer=False, read_dictionary=names) as file:
             return _read(path, file, found, columns, progress)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError) as error:
-        raise UserError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0].rstrip('.')}.") from error
 
 
 def _read(path: Path, file: Any, found: Found, columns: Columns, progress: bool) -> Rows:

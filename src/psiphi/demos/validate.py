@@ -46,6 +46,8 @@ def checked(rows: Rows) -> Demonstrations:
     limits.check_most(f"{rows.file} has too many agents", len(rows.agent.names), limits.MOST_AGENTS)
     limits.check_most(f"{rows.file} has too many actions", rows.num_actions or 0, limits.MOST_ACTIONS)
     limits.check_most(f"{rows.file} has too large observations, in entries", math.prod(rows.obs.shape[1:]), limits.MOST_ENTRIES)
+    if 0 in rows.obs.shape[1:]:
+        raise UserError(f"{rows.file}: the observations have the shape {rows.obs.shape[1:]}, expected at least one entry.")
     where = raw.layout(rows)
     problems = errors(rows, where)
     if problems:

@@ -83,9 +83,9 @@ class Inferred(NamedTuple):
 
 def infer(config: Infer) -> Path:
     """Read, fit, judge and write; the report is written last."""
+    demos = files.read(config.file, config.columns, progress=True)
     disk.check_directory(config.out)
     checkpoint.check_ours(config.out / "model")
-    demos = files.read(config.file, config.columns, progress=True)
     problems = validate.validate(demos, str(config.file))
     train, test = demos.split(config.held_out, config.seed)
     itd = psiphi.ITD(settings(config.itd, len(demos.agents)), seed=config.seed).fit(train, progress=True)

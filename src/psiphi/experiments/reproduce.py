@@ -356,7 +356,7 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 """Nets this small leave a second thread waiting: two processes of one thread each get more done than one of two."""
 
 
-WORKER = "from psiphi.experiments.reproduce import worker; worker()"
+WORKER = "from psiphi.experiments import reproduce; reproduce.end_with_parent(); reproduce.worker()"
 
 
 def compiled_programs() -> Path:
@@ -429,16 +429,19 @@ def _outcome(worker: _Worker) -> list[Cell] | str:
     return lines[-1] if lines else f"it ended with code {worker.process.returncode}."
 
 
-def _end_with_parent() -> None:
-    """Wait for the other end of standard input to close, which it does when the parent is gone, killed or not."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdin.buffer.read()
-    os._exit(1)
+def end_with_parent() -> None:
+    """End this process when the other end of its standard input closes, as it does when the parent is gone, killed or not."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def worker() -> None:
     """What a worker process does: the unit described by its argument; the cells go to its standard output."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     task = json.loads(sys.argv[1])
     what = find(task["experiment"])
     name, method_name, seed = task["unit"]

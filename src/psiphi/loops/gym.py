@@ -166,6 +166,7 @@ def run(
     host = _Host(worlds, agent, config, evaluate)
     program = Program(partial(host.begin, state), host.chunk, host.study, host.judge)  # pyright: ignore[reportArgumentType]
     keys = jax.random.key(config.seed)[None]
+    scan.check_memory(host._empty, keys, demos)
     stage = partial(scan._Run, program, config, False)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:

@@ -124,13 +124,14 @@ def rewind(directory: Path) -> Position | None:
 
     Nothing is cut before it is known that the directory belongs together and that what is cut was written after the checkpoint.
     """
+    disk.refuse_link(directory / CHECKPOINT)
     meta = _checked_meta(directory) if _has_checkpoint(directory) else None
     last, step, covered = _remembered(directory), -1 if meta is None else meta["step"], 0 if meta is None else meta["metrics_bytes"]
     if last > step:
-        found = "none" if meta is None else f"one of step {step}"
+        found = "there is none" if meta is None else f"it is of step {step}"
         raise UserError(
-            f"{directory} had a checkpoint of step {last}, but found was {found}; restore {CHECKPOINT} or choose another directory, "
-            "as the rows since then would be cut off."
+            f"{directory} had a checkpoint of step {last}, but now {found}, and the rows since then would be cut off; "
+            f"restore {CHECKPOINT} or choose another directory."
         )
     data = _rows_file(directory)
     path = directory / METRICS
@@ -230,8 +231,6 @@ def _remembered(directory: Path) -> int:
 def _checked_meta(directory: Path) -> dict[str, Any]:
     """What the checkpoint says of itself, if it is whole and of this run."""
     path = directory / CHECKPOINT
-    if path.is_symlink():
-        raise UserError(f"{path} is a symbolic link, expected a directory: links inside of psiphi's directories are not followed.")
     meta = checkpoint.verified_meta(path)
     kinds = {"step": int, "wall_s": int | float, "metrics_bytes": int, "made_with": dict}
     wrong = [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]

@@ -10,6 +10,7 @@ floating-point numbers in another order, so its results agree to rounding, not a
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from psiphi import configs
+from psiphi import configs, limits
 from psiphi.configs import Count, Number, Seed
 from psiphi.errors import UserError
 from psiphi.loops import divergence, runs
@@ -290,6 +291,7 @@ def run(
     """
     program = compile_run(env, agent, config, evaluate, watch)
     keys = jnp.stack([jax.random.key(seed) for seed in config.seeds])
+    check_memory(program.begin, keys, demos)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
             stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic())
@@ -301,6 +303,12 @@ def run(
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
             stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s)
             return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
+
+
+def check_memory(begin: Callable[..., Carry], keys: Array, demos: Demos | None) -> None:
+    """Refuse a run whose replay, networks and demonstrations will not fit, before any of it is made; tracing `begin` tells."""
+    shapes = jax.tree.leaves(jax.eval_shape(begin, keys, demos))
+    limits.check_memory("This run", sum(math.prod(x.shape) * getattr(x.dtype, "itemsize", 8) for x in shapes))
 
 
 def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demos: Demos | None) -> Carry:
