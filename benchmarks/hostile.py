@@ -2,9 +2,9 @@
 # What does not fit is the point here.
 """A corpus of hostile and broken inputs: files, run and model directories, flags, names, and misuse of the Python interface.
 
-    python benchmarks/hostile.py [--only GROUP] [--jobs 2]
+    python benchmarks/hostile.py [--only GROUP]
 
-Every case says which sentence it must end in (or that it must go well). Each runs in a process of its own that is given ten seconds.
+Every case says which sentence it must end in (or that it must go well). Each is given ten seconds of computing.
 Counted are tracebacks, hangs, silent acceptances and wrong sentences, all of which should be 0, and the most memory that a case took.
 """
 
@@ -16,8 +16,8 @@ import os
 import re
 import select
 import shutil
-import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -1288,62 +1288,87 @@ def judged(case: Case, here: Path, kit: Path) -> tuple[str, str]:
     return ("accepted", "") if case.said is not None else ("leftover", "the kit was changed") if changed else ("fine", "")
 
 
-def alone(case: Case, kit: Path) -> Outcome:
-    """Run a case in a process of its own."""
-    here = Path(tempfile.mkdtemp(prefix="hostile-"))
-    (here / "kit").symlink_to(kit)
-    work = here / "work"
-    work.mkdir()
-    receive, send = os.pipe()
-    started = time.monotonic()
-    child = os.fork()
-    if not child:
-        os.close(receive)
-        verdict = judged(case, work, kit)
-        os.write(send, json.dumps(verdict).encode("utf-8", "replace")[:60_000])
-        os._exit(0)
-    os.close(send)
-    data = b""
-    while (left := started + SECONDS - time.monotonic()) > 0:
-        if select.select([receive], [], [], left)[0]:
-            if not (part := os.read(receive, 65_536)):
-                break
-            data += part
-    seconds = time.monotonic() - started
-    if not data:
-        os.kill(child, signal.SIGKILL)
-    _, _, used = os.wait4(child, 0)
-    os.close(receive)
-    shutil.rmtree(here, ignore_errors=True)
-    verdict, text = json.loads(data) if data else ("hang" if seconds >= SECONDS else "traceback", "it died")
-    memory = used.ru_maxrss * 1024
-    return Outcome("memory" if verdict == "fine" and memory > MOST_MEMORY else verdict, text, seconds, memory)
+def serve(kit: Path) -> None:
+    """Run the cases whose numbers come in, one after the other; of each, the seconds it computed and the most memory it took."""
+    replies = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        here = Path(tempfile.mkdtemp(prefix="hostile-"))
+        (here / "kit").symlink_to(kit)
+        (here / "work").mkdir()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        started = time.process_time()
+        verdict, text = judged(CASES[int(line)], here / "work", kit)
+        seconds = time.process_time() - started
+        shutil.rmtree(here, ignore_errors=True)
+        json.dump([verdict, text[:2_000], seconds, _peak()], replies)
+        replies.write("\n")
+        replies.flush()
+
+
+def _peak() -> int:
+    """The most memory of this process since it was last reset."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+class Server:
+    """A process that runs cases; one that hangs is ended, and another takes its place."""
+
+    def __init__(self, kit: Path):
+        self.kit = kit
+        self._start()
+
+    def _start(self) -> None:
+        words = [sys.executable, __file__, "--serve", str(self.kit)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.warm = False
+
+    def run(self, number: int) -> Outcome:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{number}\n".encode())
+        self.process.stdin.flush()
+        patience = 3 * SECONDS if self.warm else 120  # other programs may run beside it, and the first case waits for the imports
+        self.warm = True
+        ready = select.select([self.process.stdout], [], [], patience)[0]
+        line = self.process.stdout.readline() if ready else b""
+        if not line:
+            self.close()
+            self._start()
+            return Outcome("traceback" if ready else "hang", "it died", patience, 0)
+        verdict, text, seconds, memory = json.loads(line)
+        verdict = "hang" if seconds > SECONDS else "memory" if verdict == "fine" and memory > MOST_MEMORY else verdict
+        return Outcome(verdict, text, seconds, memory)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only this group")
     parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.prepare:
         prepare(given.prepare)
         return
-    # Imported once and computed with nowhere here, so that every case can be a fork of this process.
-    import h5py  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-
-    import psiphi.api
-    import psiphi.experiments.infer
-    import psiphi.experiments.train  # noqa: F401
-
+    if given.serve:
+        serve(given.serve)
+        return
     kit = Path(tempfile.mkdtemp(prefix="hostile-kit-"))
-    if os.spawnv(os.P_WAIT, sys.executable, [sys.executable, __file__, "--prepare", str(kit)]):
-        raise SystemExit("The kit could not be made.")
+    subprocess.run([sys.executable, __file__, "--prepare", str(kit)], check=True)
+    server = Server(kit)
     cases = [case for case in CASES if given.only in ("", case.group)]
+    numbers = {id(case): number for number, case in enumerate(CASES)}
     counts: dict[str, dict[str, int]] = {}
     slowest, largest = (0.0, ""), (0, "")
     for case in cases:
-        got = alone(case, kit)
+        got = server.run(numbers[id(case)])
         by_verdict = counts.setdefault(case.group, {})
         by_verdict[got.verdict] = by_verdict.get(got.verdict, 0) + 1
         slowest, largest = max(slowest, (got.seconds, case.name)), max(largest, (got.memory, case.name))
@@ -1351,6 +1376,7 @@ def main() -> None:
             print(
                 f"{got.verdict}: {case.group}: {printable.terminal(case.name)}: {printable.sentence(got.text)[:300]} (wanted {case.said})"
             )
+    server.close()
     shutil.rmtree(kit)
     print(f"\n{'group':10}{'cases':>7}{'fine':>7}")
     for group, found in counts.items():

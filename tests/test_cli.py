@@ -274,3 +274,30 @@ def test_a_model_with_an_ego_is_kept_and_rebuilt(capsys, tmp_path, monkeypatch):
     loaded = models.load(tmp_path / "run")
     assert loaded.model.w.shape == (3, 4) and loaded.setting.ego_task == (1.0, -1.0, 0.0)
     assert loaded.setting.ego and loaded.setting.ego.batch == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "out/table.csv"), "out/table.csv cannot be read or written: No space left on device."),
+        (OSError(30, "Read-only file system"), "A file cannot be read or written: Read-only file system."),
+        (MemoryError(), "There is not enough memory for this"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes."), "There is not enough memory for this"),
+    ],
+)
+def test_a_full_disk_or_memory_is_one_sentence_wherever_it_is_noticed(capsys, monkeypatch, error, said):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(cli, "run", fail)
+    code, _, err = run(capsys, "demo")
+    assert code == 2 and err.startswith(f"psiphi: {said}") and err.count("\n") == 1
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
+    def fail(_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "run", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["demo"])

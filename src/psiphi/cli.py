@@ -283,13 +283,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt as error:
         print("psiphi: interrupted; the same command continues where it can.", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 130))
-    except MemoryError:
-        print("psiphi: there is not enough memory for this; expected a smaller file, batch, replay or network.", file=sys.stderr)
-        sys.exit(2)
     except BrokenPipeError:  # whoever read our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (OSError, MemoryError, RuntimeError) as error:
+        print(f"psiphi: {_of_the_machine(error)}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(0)
+
+
+def _of_the_machine(error: OSError | MemoryError | RuntimeError) -> str:
+    """One sentence for a disk or a memory that is full, wherever that was noticed; anything else is a mistake of ours and is raised."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return printable.sentence(f"{error.filename or 'A file'} cannot be read or written: {error.strerror}.")
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return "There is not enough memory for this, expected a smaller file, batch, replay or network."
+    raise error
 
 
 def run(arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
 """The door for configs: every field against its type and its range, wherever the config comes from. Nothing in a file is executed.
 
-A field's range stands beside it, as its type: ``gamma: Share``, ``updates: Count``. A frozen dataclass whose ``__post_init__`` calls `check`
-cannot be made with anything else, be it by the command line, in Python, or out of a file (`from_json`).
+A field's range stands beside it, as its type: ``gamma: Share``, ``updates: Count``. A frozen dataclass whose ``__post_init__`` calls
+`check` cannot be made with anything else, be it by the command line, in Python, or out of a file (`from_json`).
 """
 
 import dataclasses
