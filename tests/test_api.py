@@ -316,13 +316,13 @@ def test_a_loaded_ego_cannot_learn_on(agent, tmp_path):
         ({"agents": ["a", 1]}, "its agents are not different ids"),
         ({"agents": ["a", "b", "c"]}, "what its manifest says of agents, actions and observations does not fit together"),
         ({"config.gamma": "0.9"}, "config.gamma is '0.9', which is not a float"),
-        ({"config.torso": "elsewhere"}, "config.torso is 'elsewhere', which is not a"),
+        ({"config.torso": "elsewhere"}, "config.torso is 'elsewhere', expected one of"),
         ({"config.unheard": 1}, "config is not a ITDConfig of this version of psiphi"),
-        ({"config.torso_hidden": [10**9]}, "does not fit"),
+        ({"config.torso_hidden": [10**9]}, "torso_hidden is 1000000000, expected at most 65,536"),
         ({"model.obs_dtype": "object"}, "observations of type 'object' are none that psiphi knows"),
-        ({"model.obs_shape": [-1]}, "does not fit together"),
-        ({"model.num_actions": 3}, "does not fit"),
-        ({"model.standardised": False}, "does not fit"),
+        ({"model.obs_shape": [-1]}, "model.obs_shape is -1, expected at least 1"),
+        ({"model.num_actions": 3}, "was changed since it was written"),
+        ({"model.standardised": False}, "was changed since it was written"),
     ],
     ids=str,
 )
@@ -355,7 +355,7 @@ def test_nothing_can_be_asked_before_it_is_learned(demos):
         psiphi.ITD().policy("west")
     with pytest.raises(UserError, match="This PsiPhi has learned nothing yet; call learn with a number of steps first"):
         psiphi.PsiPhi(Street, demos).predict(houses()[0])
-    with pytest.raises(UserError, match="total_timesteps is 0, but expected was at least 1"):
+    with pytest.raises(UserError, match="total_timesteps is 0, expected at least 1"):
         psiphi.PsiPhi(Street, demos).learn(0)
 
 

@@ -115,9 +115,9 @@ def demos_of(setting: baselines.Setting) -> Demos:
     ("arguments", "sentence"),
     [
         ("train dqn --task R+Z", "'R[+]Z' is not a CoinGrid task"),
-        ("train dqn --steps 0", "steps is 0, but expected was at least 1"),
+        ("train dqn --steps 0", "steps is 0, expected at least 1"),
         ("train dqn --preset paper", "dqn has no preset 'paper'"),
-        ("train dqn --agent.n-step 0 --out {tmp}/a", "n_step is 0, but expected was at least 1"),
+        ("train dqn --agent.n-step 0 --out {tmp}/a", "n_step is 0, expected at least 1"),
         ("train dqn --init-from {tmp} --out {tmp}/c", "dqn cannot start from a cloned policy; ppo and gail can"),
         ("train sqil --reward-from {tmp} --out {tmp}/d", "sqil is not paid"),
         ("train sqil --agent.demonstrator 2 --out {tmp}/e " + WORLD, "Demonstrator 2 is unknown: there are 2, counted from 0"),

@@ -93,10 +93,10 @@ def test_python_m_psiphi_is_psiphi():
         ("train itd --itd.warp 9", "Unrecognized options: --itd.warp"),
         ("train itd --itd.torso eyes", "'eyes'.*egocentric"),
         ("train itd --world.size 1", "size is 1"),
-        ("train itd --episodes 0 --out {tmp}/run", "at least 1 episode"),
+        ("train itd --episodes 0 --out {tmp}/run", "episodes is 0, expected at least 1"),
         ("evaluate {tmp}/nowhere", "nowhere does not exist; expected was the directory of a trained model"),
         ("evaluate {tmp}", "not a complete checkpoint"),
-        ("evaluate {tmp} --episodes 0", "episodes is 0, but expected was at least 1"),
+        ("evaluate {tmp} --episodes 0", "episodes is 0, expected at least 1"),
         ("adapt", "Missing from psiphi adapt: PATH --task"),
         ("adapt {tmp}/nowhere --task R-G", "does not exist"),
         ("adapt {tmp}/nowhere --task -R+Z", "'-R[+]Z' is not a CoinGrid task"),
@@ -243,7 +243,7 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(trained, tmp_path):
         (lambda meta: meta["setting"].update(warp=9), "not a Setting of this version"),
         (lambda meta: meta["setting"]["itd"].update(beta="hot"), "setting.itd.beta is 'hot'"),
         (lambda meta: meta["setting"]["world"].update(coins=[1, 1]), "setting.world.coins"),
-        (lambda meta: meta["setting"]["itd"].update(num_cumulants=5), "has shape"),
+        (lambda meta: meta["setting"]["itd"].update(num_cumulants=5), "manifest.json was changed since it was written"),
         (lambda meta: meta.pop("setting"), "setting is not a Setting"),
     ]:
         with pytest.raises(UserError, match=complaint):
@@ -274,3 +274,30 @@ def test_a_model_with_an_ego_is_kept_and_rebuilt(capsys, tmp_path, monkeypatch):
     loaded = models.load(tmp_path / "run")
     assert loaded.model.w.shape == (3, 4) and loaded.setting.ego_task == (1.0, -1.0, 0.0)
     assert loaded.setting.ego and loaded.setting.ego.batch == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "out/table.csv"), "out/table.csv cannot be read or written: No space left on device."),
+        (OSError(30, "Read-only file system"), "A file cannot be read or written: Read-only file system."),
+        (MemoryError(), "There is not enough memory for this"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes."), "There is not enough memory for this"),
+    ],
+)
+def test_a_full_disk_or_memory_is_one_sentence_wherever_it_is_noticed(capsys, monkeypatch, error, said):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(cli, "run", fail)
+    code, _, err = run(capsys, "demo")
+    assert code == 2 and err.startswith(f"psiphi: {said}") and err.count("\n") == 1
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
+    def fail(_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "run", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["demo"])

@@ -172,7 +172,7 @@ def test_merge_refuses_what_does_not_fit():
         ([np.zeros((3, 2)), np.zeros((5, 2))], [[0, 1], [0, 1]], {}, ("b", 0, 0), "5 observations and 2 actions"),
         ([np.zeros((3, 2)), np.zeros((1, 2))], [[0, 1], []], {}, ("b", 0, 0), "1 observations and 0 actions"),
         ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [0, 1.5]], {}, ("b", 0, 1), "the action is 1.5, but expected was an integer"),
-        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [-1, 0]], {}, ("b", 0, 0), "the action is -1, but expected was 0 or more"),
+        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [-1, 0]], {}, ("b", 0, 0), "the action is -1, but expected was 0 to 65535"),
         ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 3], [0, 1]], {"num_actions": 3}, ("a", 0, 1), "is 3, but expected was 0 to 2"),
         ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [[0], [1]]], {}, ("b", 0, 0), "the actions are an array of shape (2, 1)"),
         ([np.zeros((3, 2)), np.full((3, 2), np.nan)], [[0, 1], [0, 1]], {}, ("b", 0, 0), "'0' is nan, but expected was a finite number"),
@@ -195,7 +195,7 @@ def test_an_episode_given_twice_is_noticed():
     [
         (["a"], "2 observations, 2 actions, 1 agents"),
         (["a", 1], "kinds int, str"),
-        ([1.5, 2.5], "kinds float"),
+        ([1.5, 2.5], "id is a float, expected a string or an integer"),
         ([True, False], "kinds bool"),
     ],
 )

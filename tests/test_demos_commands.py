@@ -54,7 +54,7 @@ def test_inspecting_a_file_needs_no_jax(log):
         (["record", "os:system", "x.npz"], "'os:system' would import a module"),
         (["record", "Nowhere-v0", "x.npz"], "The environment 'Nowhere-v0' cannot be made"),
         (["record", "Pendulum-v1", "x.npz"], "actions are Box.* expected were discrete ones"),
-        (["record", "CartPole-v1", "x.npz", "--episodes", "0"], "episodes is 0, but expected was at least 1"),
+        (["record", "CartPole-v1", "x.npz", "--episodes", "0"], "episodes is 0, expected at least 1"),
         (["record", "CartPole-v1", "x.docx", "--episodes", "1"], "'x.docx' says no format"),
     ],
 )

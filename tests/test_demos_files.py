@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psiphi import limits
 from psiphi.demos import Columns, Demonstrations, DemonstrationsError, csv_file, files
 from psiphi.errors import UserError
 
@@ -305,7 +306,7 @@ BAD = {
     "no episode": (change(12, episode=""), "bob", None, 2, "missing episode", "the episode is missing in row 12"),
     "half an action": (change(6, action=1.5), "ann", 1, 1, "action that is no integer", "the action is 1.5, but expected was an integer"),
     "an endless action": (change(6, action="inf"), "ann", 1, 1, "action that is no integer", "the action is inf"),
-    "a negative action": (change(6, action=-1), "ann", 1, 1, "action out of range", "the action is -1, but expected was 0 or more"),
+    "a negative action": (change(6, action=-1), "ann", 1, 1, "action out of range", "the action is -1, but expected was 0 to 65535"),
     "a huge action": (change(6, action=3e9), "ann", 1, 1, "action out of range", "the action is 3000000000"),
     "an action in words": (change(6, action="left"), "ann", 1, 1, "not a number", "the action is 'left', but expected was a number"),
     "no action": (change(6, action=""), "ann", 1, 1, "missing action", "the action is missing in row 6"),
@@ -526,8 +527,11 @@ def test_a_zip_bomb_is_refused_before_memory_is_asked_for(tmp_path, monkeypatch)
     arrays = {"agent": np.zeros(10**6, int), "episode": np.zeros(10**6, int), "obs": np.zeros((10**6, 8)), "action": np.zeros(10**6, int)}
     np.savez_compressed(path, **arrays)
     assert path.stat().st_size < 200_000
-    monkeypatch.setattr(files.os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1024}[name])  # 4 MiB of memory
-    with pytest.raises(UserError, match="claims to hold 0.1 GiB, more than the 0.0 GiB of memory"):
+    with pytest.raises(UserError, match="claims to hold 0.1 GiB, expected at most 0.1 GiB in a file of its size"):
+        Demonstrations.read(path)
+    np.savez(path, **arrays)
+    monkeypatch.setattr(limits, "free_memory", lambda: 2**22)
+    with pytest.raises(UserError, match="asks for 0.1 GiB of memory, expected at most 0.0 GiB, 80% of what is free"):
         Demonstrations.read(path)
 
 

@@ -256,11 +256,11 @@ def test_periodic_copies_come_every_so_many_updates():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"n_step": 0}, "n_step is 0, but expected was at least 1"),
-        ({"batch": 0}, "batch is 0, but expected was at least 1"),
-        ({"target_period": 0}, "target_period is 0, but expected was at least 1"),
-        ({"gamma": 1.5}, "gamma is 1.5, but expected was a number from 0 to 1"),
-        ({"epsilon_end": -0.1}, "epsilon_end is -0.1, but expected was a number from 0 to 1"),
+        ({"n_step": 0}, "n_step is 0, expected at least 1"),
+        ({"batch": 0}, "batch is 0, expected at least 1"),
+        ({"target_period": 0}, "target_period is 0, expected at least 1"),
+        ({"gamma": 1.5}, "gamma is 1.5, expected a number from 0 to 1"),
+        ({"epsilon_end": -0.1}, "epsilon_end is -0.1, expected a number from 0 to 1"),
         ({"bc_weight": 0.1}, "bc_weight is 0.1, but there is no demonstrator to clone"),
     ],
 )

@@ -248,8 +248,8 @@ def test_without_demonstrations_the_rewards_sign_decides_whether_to_stay_or_to_l
     ("change", "message"),
     [
         ({"head_hidden": ()}, "head_hidden of the discriminator is empty, but expected was at least one hidden layer"),
-        ({"steps": 0}, "steps is 0, but expected was at least 1"),
-        ({"smoothing": 0.5}, "smoothing is 0.5, but expected was at least 0 and less than 0.5"),
+        ({"steps": 0}, "steps is 0, expected at least 1"),
+        ({"smoothing": 0.5}, "smoothing is 0.5, expected a number from 0 to 0.499"),
         ({"ppo": replace(CONFIG.ppo, bc_weight=0.1)}, "bc_weight is 0.1, but expected was 0.0"),
     ],
 )

@@ -331,8 +331,8 @@ def test_a_clone_of_another_shape_is_refused(change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": 0}, "epochs is 0, but expected was at least 1"),
-        ({"gamma": 1.5}, "gamma is 1.5, but expected was a number from 0 to 1"),
+        ({"epochs": 0}, "epochs is 0, expected at least 1"),
+        ({"gamma": 1.5}, "gamma is 1.5, expected a number from 0 to 1"),
         ({"minibatches": 3}, "minibatches is 3, but expected was a divisor of num_envs \\* rollout_length, 128"),
         ({"bc_weight": 0.1}, "bc_weight is 0.1, but there is no demonstrator to clone"),
     ],

@@ -76,7 +76,7 @@ def test_effort_replaces_what_it_names():
 
 
 def cell(task: str = "R", seed: int = 0, **more) -> cells.Cell:
-    blank = dict.fromkeys(cells.FIELDS)
+    blank = {**dict.fromkeys(cells.FIELDS), "experiment": "table-2", "env_steps": 0, "wall_s": 0.0, "versions": {}, "command": "psiphi"}
     return {
         **blank,
         "env": "coingrid",

@@ -150,7 +150,7 @@ def test_effort_reaches_what_it_names():
     ("make", "sentence"),
     [
         (lambda: roundabout.setting_of("airl"), "Roundabout has no row for 'airl'; expected was one of dqn, itd, bc, sqil, gail, idm."),
-        (lambda: Setting(episodes=0), "episodes is 0, but expected was at least 1."),
+        (lambda: Setting(episodes=0), "episodes is 0, expected at least 1."),
         (
             lambda: reproduce.units(TABLE_1, [0], envs=["motorway"]),
             "table-1 has no env motorway; expected were some of coingrid, roundabout.",

@@ -112,7 +112,7 @@ def test_collect_keeps_the_observation_before_the_reset():
 
 
 def counter() -> Agent:
-    """Counts what it is shown; its weak-typed state and its NaN are what careless agents have."""
+    """Counts what it is shown; its weak-typed state is what careless agents have."""
 
     def init(key: jax.Array, demos: Demos | None) -> dict[str, Any]:
         del key
@@ -123,7 +123,7 @@ def counter() -> Agent:
 
     def update(state: dict[str, Any], key: jax.Array) -> tuple[dict[str, Any], dict[str, jax.Array]]:
         del key
-        return {**state, "updates": state["updates"] + 1, "weak": 1.0}, {"seen": state["seen"], "undefined": jnp.float32(jnp.nan)}
+        return {**state, "updates": state["updates"] + 1, "weak": 1.0}, {"seen": state["seen"]}
 
     def act(state: dict[str, Any], obs: jax.Array, key: jax.Array) -> jax.Array:
         return jnp.zeros(obs.shape[0], jnp.int32)
@@ -133,12 +133,13 @@ def counter() -> Agent:
 
 def test_prefill_comes_before_the_first_update_and_updates_follow_each_rollout():
     config = scan.LoopConfig(iterations=3, chunk=1, num_envs=2, rollout_length=3, updates_per_rollout=4, prefill_steps=7)
-    result = scan.run(probes.make(probes.one_step()), counter(), None, config, progress=False)
-    assert [row["train/seen"] for row in result.rows] == [12 + 6, 12 + 12, 12 + 18]
-    assert [row["env_steps"] for row in result.rows] == [18, 24, 30]
+    evaluate = lambda state, key: {"undefined": jnp.float32(jnp.nan)}  # noqa: E731
+    result = scan.run(probes.make(probes.one_step()), counter(), None, config, evaluate=evaluate, progress=False)
+    assert [row["train/seen"] for row in result.rows[1:]] == [12 + 6, 12 + 12, 12 + 18]
+    assert [row["env_steps"] for row in result.rows[1:]] == [18, 24, 30]
     assert int(result.agent()["updates"]) == 12
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(result.carry.agent))  # a checkpoint would lose it
-    assert result.rows[0]["train/undefined"] is None  # JSON knows no NaN
+    assert result.rows[0]["eval/undefined"] is None  # JSON knows no NaN
 
 
 def test_study_comes_after_the_prefill_and_takes_no_steps():
@@ -196,7 +197,7 @@ def test_evaluation_counts_the_first_episode_only():
 
 @pytest.mark.parametrize("field", ["iterations", "chunk", "num_envs", "rollout_length", "updates_per_rollout", "num_seeds"])
 def test_a_config_out_of_range_is_named(field):
-    with pytest.raises(UserError, match=f"{field} is 0, but expected was at least 1"):
+    with pytest.raises(UserError, match=f"{field} is 0, expected at least 1"):
         scan.LoopConfig(**{field: 0})
 
 

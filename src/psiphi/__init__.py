@@ -14,11 +14,22 @@ if TYPE_CHECKING:
     from psiphi.api import ITD, PsiPhi, load
     from psiphi.demos import Demonstrations
     from psiphi.envs.inferred_reward import InferredReward
-    from psiphi.errors import UserError
+    from psiphi.errors import Diverged, UserError
 
 __version__ = "0.1.0"
 
-__all__ = ["ITD", "Demonstrations", "ITDConfig", "InferredReward", "PsiPhi", "PsiPhiConfig", "UserError", "__version__", "load"]
+__all__ = [
+    "ITD",
+    "Demonstrations",
+    "Diverged",
+    "ITDConfig",
+    "InferredReward",
+    "PsiPhi",
+    "PsiPhiConfig",
+    "UserError",
+    "__version__",
+    "load",
+]
 
 _HOME = {
     "ITD": "psiphi.api",
@@ -28,6 +39,7 @@ _HOME = {
     "load": "psiphi.api",
     "Demonstrations": "psiphi.demos",
     "InferredReward": "psiphi.envs.inferred_reward",
+    "Diverged": "psiphi.errors",
     "UserError": "psiphi.errors",
 }
 """The module in which each public name lives."""

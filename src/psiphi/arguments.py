@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from psiphi import configs
 from psiphi.errors import UserError
 
 Config = TypeVar("Config")
@@ -19,11 +20,13 @@ def parsed(kind: type[Config], arguments: Sequence[str], program: str, default: 
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=_joined(arguments), prog=program, config=(tyro.conf.AvoidSubcommands,), **given)
+            config = tyro.cli(kind, args=_joined(arguments), prog=program, config=(tyro.conf.AvoidSubcommands,), **given)
     except SystemExit as error:
         if not error.code:
             raise
         raise UserError(f"{_sentence(said.getvalue())}; see {program} --help.") from None
+    configs.check(config)
+    return config
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:

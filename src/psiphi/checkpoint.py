@@ -7,12 +7,15 @@
 A save is one step as seen from outside: the new arrays are written under their own name beside the old ones, and the checkpoint
 becomes the new one at the instant `manifest.json` is renamed over its predecessor. Interrupted before that instant the old
 checkpoint loads, after it the new one; what an interrupted save left behind is removed by the next. One writer at a time.
+
+The two files vouch for each other: the manifest names the hash of the arrays, and the arrays file carries (as safetensors' metadata) the
+hash of what the manifest says. Checkpoints that were written before it did are read without that. A hash shows damage, not authorship.
 """
 
 import hashlib
 import json
-import os
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 import psiphi
+from psiphi import disk, limits
 from psiphi.errors import UserError
 
 FORMAT = 1
@@ -30,6 +34,13 @@ FORMAT = 1
 
 DTYPES = frozenset("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split())
 """What can be stored: the types that come back from the file as the very numbers that went in."""
+
+
+MANIFEST = "manifest.json"
+_ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.safetensors")
+_LEFT_BEHIND = re.compile(rf"{_ARRAYS.pattern}(\.partial)?|manifest\.json\.partial")
+_BOUND = "psiphi_manifest_sha256"
+"""Under this name the arrays file carries the hash of what the manifest says."""
 
 
 def save(path: Path, tree: Any, *, meta: dict[str, Any]) -> None:
@@ -40,24 +51,36 @@ def save(path: Path, tree: Any, *, meta: dict[str, Any]) -> None:
     path = Path(path)
     leaves = _named(tree)
     arrays = {name: _stored(name, leaf) for name, leaf in leaves.items()}
-    data = safetensors.numpy.save(arrays)
     manifest = {
         "format": FORMAT,
         "psiphi": psiphi.__version__,
         "meta": meta,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "bytes": len(data),
         "arrays": {name: _description(leaves[name], arrays[name]) for name in leaves},
     }
-    text = json.dumps(manifest, indent=1)
+    data = safetensors.numpy.save(arrays, {_BOUND: _hash_of(manifest)})
+    manifest |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    if path.exists() and not path.is_dir():
+        raise UserError(f"Checkpoint {path} cannot be written: it is a file, expected a directory.")
+    disk.make_directory(path, ours=True)
+    check_ours(path)
+    disk.remove_drafts(path, re.compile(rf"manifest\.json|{_ARRAYS.pattern}"))
+    arrays_file = _arrays_file(path, manifest)
+    disk.write(arrays_file, data)
+    disk.write(path / MANIFEST, json.dumps(manifest, indent=1).encode())
+    disk.remove_files(path, _LEFT_BEHIND, keep=arrays_file)
+
+
+def check_ours(path: Path) -> None:
+    """Refuse a directory with somebody else's manifest.json: it would be replaced."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        arrays_file = _arrays_file(path, manifest)
-        _write(arrays_file, data)
-        _write(path / "manifest.json", text.encode())
-        _remove_leftovers(path, keep=arrays_file)
-    except OSError as error:
-        raise UserError(f"Checkpoint {path} cannot be written: {error.strerror or error}.") from error
+        found = disk.read_json(path / MANIFEST)
+        ours = isinstance(found, dict) and {"format", "psiphi", "meta", "sha256", "arrays"} <= set(found)
+    except FileNotFoundError:
+        return
+    except UserError:
+        ours = False
+    if not ours:
+        raise UserError(f"{path} has a manifest.json that is not psiphi's, so it is not replaced; expected another or an empty directory.")
 
 
 def load(path: Path, like: Any) -> Any:
@@ -77,6 +100,11 @@ def load(path: Path, like: Any) -> Any:
 def read_meta(path: Path) -> dict[str, Any]:
     """The `meta` a checkpoint was saved with; the arrays are not read."""
     return _read_manifest(Path(path))["meta"]
+
+
+def verified_meta(path: Path) -> dict[str, Any]:
+    """The same, after all of the checkpoint was read and found to belong together."""
+    return _read(Path(path))[0]["meta"]
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -116,26 +144,19 @@ def _arrays_file(path: Path, manifest: dict[str, Any]) -> Path:
     return path / f"arrays-{manifest['sha256'][:16]}.safetensors"
 
 
-def _write(file: Path, data: bytes) -> None:
-    """Write a file so that its name never stands for half of it, not even after a power failure."""
-    partial = file.with_name(file.name + ".partial")
-    with open(partial, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, file)
-    if os.name == "posix":  # elsewhere directories cannot be synced
-        directory = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+def _hash_of(manifest: dict[str, Any]) -> str:
+    """Of what a manifest says, but for what it says of the arrays file, which carries this."""
+    said = {name: value for name, value in manifest.items() if name not in ("sha256", "bytes")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _remove_leftovers(path: Path, keep: Path) -> None:
-    for file in path.glob("arrays-*.safetensors*"):
-        if file != keep:
-            file.unlink()
+def _carried(data: bytes) -> str | None:
+    """The hash of its manifest that an arrays file carries; None if it was written before it did."""
+    try:
+        (size,) = struct.unpack("<Q", data[:8])
+        return json.loads(data[8 : 8 + size]).get("__metadata__", {}).get(_BOUND)
+    except (struct.error, ValueError, RecursionError, AttributeError):
+        return None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -143,24 +164,28 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     manifest = _read_manifest(path)
     file = _arrays_file(path, manifest)
     try:
-        data = file.read_bytes()
+        size = disk.length(file)
+        if size and size != manifest["bytes"]:
+            raise UserError(f"Checkpoint {path} is damaged: {file.name} holds {size} bytes, {manifest['bytes']} were written.")
+        limits.check_memory(f"Checkpoint {path}", 2 * size)
+        data = disk.read(file, size)
     except FileNotFoundError as error:
         if _read_manifest(path) != manifest:  # a run saved between our two reads
             return _read(path)
         raise UserError(f"Checkpoint {path} lacks its arrays file {file.name}.") from error
-    except OSError as error:
-        raise UserError(f"Checkpoint {path} cannot be read: {error.strerror or error}.") from error
     if len(data) != manifest["bytes"]:
         raise UserError(f"Checkpoint {path} is damaged: {file.name} holds {len(data)} bytes, {manifest['bytes']} were written.")
     if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
         raise UserError(f"Checkpoint {path} is damaged: the sha256 of {file.name} is not the one in manifest.json.")
     try:
         arrays = safetensors.numpy.load(data)
-    except (SafetensorError, KeyError) as error:  # KeyError: a type NumPy does not have
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # KeyError: a type NumPy does not have
         raise UserError(f"Checkpoint {path} cannot be used: {file.name} is not a safetensors file of NumPy types.") from error
     found = {name: {"shape": list(array.shape), "dtype": array.dtype.name} for name, array in arrays.items()}
     if found != {name: {k: v for k, v in entry.items() if k != "key"} for name, entry in manifest["arrays"].items()}:
         raise UserError(f"Checkpoint {path} is damaged: manifest.json does not describe the arrays in {file.name}.")
+    if _carried(data) not in (None, _hash_of(manifest)):
+        raise UserError(f"Checkpoint {path} is damaged: its manifest.json was changed since it was written, or is another checkpoint's.")
     return manifest, arrays
 
 
@@ -168,17 +193,18 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise UserError(f"Checkpoint {path} {'is a file, not a directory' if path.exists() else 'does not exist'}.")
     try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
+        manifest = json.loads(disk.read(path / MANIFEST, limits.MOST_JSON_BYTES))
     except FileNotFoundError as error:
         raise UserError(f"Directory {path} is not a complete checkpoint: it has no manifest.json.") from error
-    except OSError as error:
-        raise UserError(f"Checkpoint {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"Checkpoint {path} is damaged: manifest.json is not JSON.") from error
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise UserError(f"Checkpoint {path} cannot be used: manifest.json is not the manifest of a psiphi checkpoint.")
     if manifest["format"] != FORMAT:
-        raise UserError(f"Checkpoint {path} has format {manifest['format']!r}, but psiphi {psiphi.__version__} reads format {FORMAT}.")
+        raise UserError(
+            f"Checkpoint {path} has format {manifest['format']!r}, but psiphi {psiphi.__version__} reads format {FORMAT}; "
+            "if a newer psiphi wrote it, that one reads it."
+        )
     if not _is_complete(manifest):
         raise UserError(f"Checkpoint {path} is damaged: manifest.json lacks a field or has one of the wrong kind.")
     return manifest
@@ -190,10 +216,10 @@ def _is_complete(manifest: dict[str, Any]) -> bool:
     return (
         isinstance(sha256, str)
         and re.fullmatch("[0-9a-f]{64}", sha256) is not None
-        and isinstance(manifest.get("bytes"), int)
+        and type(manifest.get("bytes")) is int
         and isinstance(manifest.get("meta"), dict)
         and isinstance(arrays, dict)
-        and all(isinstance(entry, dict) for entry in arrays.values())
+        and all(isinstance(entry, dict) and isinstance(entry.get("key"), str | None) for entry in arrays.values())
     )
 
 

@@ -17,7 +17,9 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 import psiphi
+from psiphi import printable
 from psiphi.arguments import parsed
+from psiphi.configs import Count, Seed, Within
 from psiphi.errors import UserError
 from psiphi.experiments import paper
 
@@ -30,15 +32,17 @@ class Demo:
 
     out: Path = Path("runs/demo")
     """Where the model and the pictures go; what is there is used again."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides everything random."""
     quick: bool = False
     """Only see that everything runs: seconds instead of minutes, and poor numbers."""
 
 
 def demo(config: Demo) -> None:
+    from psiphi import disk
     from psiphi.experiments import demo
 
+    disk.check_directory(config.out)
     demo.demo(config.out, seed=config.seed, quick=config.quick)
 
 
@@ -48,9 +52,9 @@ class Evaluate:
 
     model: tyro.conf.Positional[Path]
     """The directory of a model or a policy, or the run directory it is in."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Draws the held-out demonstrations and boards; the seed of the training if not given."""
-    episodes: int = 500
+    episodes: Count = 500
     """Held-out demonstrated episodes per demonstrator; of a policy: episodes played."""
     json: bool = False
     """Print one JSON object instead of tables."""
@@ -59,7 +63,6 @@ class Evaluate:
 def evaluate(config: Evaluate) -> None:
     from psiphi.experiments import baselines, models
 
-    _at_least(1, episodes=config.episodes)
     if models.kind_of(config.model) == baselines.KIND:
         _evaluate_policy(config)
         return
@@ -94,11 +97,11 @@ class Adapt:
     """A model directory, or the run directory it is in."""
     task: str
     """The new task: signed colours such as R-G or Y-0.5R, or weights of red, green and yellow such as 1,-1,0."""
-    shots: int = 1
+    shots: Count = 1
     """Episodes of adaptation, k."""
-    repetitions: int = 256
+    repetitions: Count = 256
     """How often to start over, to average."""
-    seed: int = 0
+    seed: Seed = 0
     """Draws the worlds."""
     gif: Path | None = None
     """Where to put a moving picture of the agent after adapting."""
@@ -111,10 +114,13 @@ def adapt(config: Adapt) -> None:
     import jax.numpy as jnp
     import numpy as np
 
+    from psiphi import disk
     from psiphi.envs import coingrid
     from psiphi.experiments import models, pictures
 
     weights = models.task(config.task)
+    if config.gif:
+        disk.check_file(config.gif)
     model, setting, *_ = models.load(config.model)
     adapt_key, *board_keys = jax.random.split(jax.random.key(config.seed), 4)
     got = models.adapt(setting, model, weights, adapt_key, shots=config.shots, repetitions=config.repetitions)
@@ -144,9 +150,9 @@ class Reproduce:
     name: tyro.conf.Positional[str]
     """What: table-1, table-2, figure-3, figure-coingrid, figure-imitation, figure-sensitivity, itd-coingrid, ablation or
     figure-cumulants."""
-    seeds: int = 1
+    seeds: Count = 1
     """How many seeds."""
-    first_seed: int = 0
+    first_seed: Seed = 0
     """The first of them."""
     out: Path = Path("results")
     """The cells go to OUT/NAME/cells.jsonl, the report to OUT/NAME/README.md."""
@@ -158,23 +164,21 @@ class Reproduce:
     """Of figure-3, only these panels: single-task, adversarial, multi-task."""
     film: bool = False
     """Of figure-3, also train PsiPhi-learning with the first seed and write an episode of it as OUT/figure-3/PANEL.gif."""
-    jobs: int = 1
+    jobs: Annotated[int, Within(1, 1_024)] = 1
     """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest."""
-    repetitions: int = 256
+    repetitions: Count = 256
     """Repetitions of few-shot transfer per task; an eighth of it at 100 shots."""
-    updates: int | None = None
+    updates: Count | None = None
     """Train for fewer updates, to try things out."""
-    episodes: int | None = None
+    episodes: Count | None = None
     """Record fewer demonstrated episodes, to try things out."""
-    steps: int | None = None
+    steps: Count | None = None
     """Give the learners that act fewer environment steps, to try things out."""
 
 
 def reproduce(config: Reproduce) -> None:
     from psiphi.experiments.reproduce import Effort, film, reproduce
 
-    _at_least(1, seeds=config.seeds, jobs=config.jobs)
-    _at_least(0, first_seed=config.first_seed)
     effort = Effort(updates=config.updates, episodes=config.episodes, repetitions=config.repetitions, steps=config.steps)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     lists = (config.methods, config.envs, config.panel)
@@ -183,7 +187,7 @@ def reproduce(config: Reproduce) -> None:
         raise UserError(f"{config.name} has no panels to choose from and no film; --panel and --film are for figure-3.")
     envs += [f"highway-{panel}" for panel in panels]
     directory = reproduce(config.name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
-    print(directory / "README.md")
+    print(printable.sentence(directory / "README.md"))
     for path in film(config.name, directory, config.first_seed, envs, effort) if config.film else ():
         print(path)
 
@@ -199,7 +203,7 @@ class Report:
 def report(config: Report) -> None:
     from psiphi.report import render
 
-    print(render(config.directory))
+    print(printable.sentence(render(config.directory)))
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -221,9 +225,9 @@ def train(arguments: Sequence[str]) -> None:
     config = parsed(type(default), arguments[1:], f"psiphi train {algorithm}", default=default)
     directory = train.train(config)
     if algorithm in train.BASELINES:
-        print(f"The policy is in {directory}; ask it: psiphi evaluate {directory}")
+        print(printable.sentence(f"The policy is in {directory}; ask it: psiphi evaluate {directory}"))
     else:
-        print(f"The model is in {directory}; ask it: psiphi evaluate {directory}, psiphi adapt {directory} --task R-G")
+        print(printable.sentence(f"The model is in {directory}; ask it: psiphi evaluate {directory}, psiphi adapt {directory} --task R-G"))
 
 
 ALGORITHMS = ("itd", "psiphi", "dqn", "bc", "sqil", "gail", "ppo")
@@ -282,7 +286,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # whoever read our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (OSError, MemoryError, RuntimeError) as error:
+        print(f"psiphi: {_of_the_machine(error)}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(0)
+
+
+def _of_the_machine(error: OSError | MemoryError | RuntimeError) -> str:
+    """One sentence for a disk or a memory that is full, wherever that was noticed; anything else is a mistake of ours and is raised."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return printable.sentence(f"{error.filename or 'A file'} cannot be read or written: {error.strerror}.")
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return "There is not enough memory for this, expected a smaller file, batch, replay or network."
+    raise error
 
 
 def run(arguments: list[str]) -> None:
@@ -322,12 +338,6 @@ def _given(arguments: Sequence[str], flag: str, default: str) -> str:
         if here.startswith(f"{flag}="):
             return here.removeprefix(f"{flag}=")
     return default
-
-
-def _at_least(least: int, **numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < least:
-            raise UserError(f"{name} is {number}, but expected was at least {least}.")
 
 
 class _Terminated(KeyboardInterrupt):

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from psiphi.printable import sentence, terminal
+
 LINE_PERIOD_S = 15.0
 """Without a terminal, the least time between two lines."""
 
@@ -40,7 +42,7 @@ class Lines(Silent):
         self.say(f"{self.label} {done}/{self.total}, {clock(left)} left{_listed(figures)}")
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(sentence(text), file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
@@ -51,8 +53,8 @@ class Bar(Silent):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.pace = Pace(done, total)
-        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-        columns += [TextColumn("{task.fields[left]} left{task.fields[figures]}")]
+        columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+        columns += [TextColumn("{task.fields[left]} left{task.fields[figures]}", markup=False)]
         self.bar = Progress(*columns, console=Console(stderr=True), refresh_per_second=2)
         self.task = self.bar.add_task(label, total=total, completed=done, left="?", figures="")
         self.bar.start()
@@ -61,7 +63,7 @@ class Bar(Silent):
         self.bar.update(self.task, completed=done, left=clock(self.pace.left(done)), figures=_listed(figures))
 
     def say(self, text: str) -> None:
-        self.bar.console.print(text, highlight=False, markup=False)
+        self.bar.console.print(sentence(text), highlight=False, markup=False)
 
     def close(self) -> None:
         self.bar.stop()
@@ -102,6 +104,7 @@ def clock(seconds: float) -> str:
 @contextlib.contextmanager
 def shown(label: str, *, done: int, total: int, enabled: bool = True) -> Iterator[Silent]:
     """A progress display for as long as the block lasts."""
+    label = terminal(label)
     if not enabled:
         display = Silent()
     elif sys.stderr.isatty():

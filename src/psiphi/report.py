@@ -1,9 +1,7 @@
 """Tables and pictures from files: reads `cells.jsonl`, writes `README.md` and the figures beside it. Knows no agent and trains nothing."""
 
 import base64
-import html
 import io
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +16,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
-from psiphi import stats
+from psiphi import disk, printable, stats
 from psiphi.errors import UserError
 from psiphi.experiments import cells, paper
 from psiphi.experiments.cells import Cell
@@ -59,9 +57,13 @@ STYLE: dict[Any, Any] = {
 def render(directory: Path) -> Path:
     """Draw everything about the cells in a directory, and give the path of its README."""
     results = load(directory)
-    with plt.rc_context(STYLE):
-        drawn = figures(results, directory)
-    _write(directory / "README.md", readme(results, drawn).encode())
+    try:
+        with plt.rc_context(STYLE):
+            drawn = figures(results, directory)
+        page = readme(results, drawn)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # cells are believed in their fields only
+        raise UserError(f"{directory} cannot be drawn: what its cells hold does not fit together ({type(error).__name__}).") from error
+    disk.write(directory / "README.md", page.encode())
     return directory / "README.md"
 
 
@@ -241,7 +243,7 @@ def _median(x: Sequence[float]) -> str:
 
 def _seen(config: dict[str, Any], env_steps: int) -> list[str]:
     if "saw" in config:
-        return config["saw"]
+        return [printable.markdown(words, 400) for words in config["saw"]]
     itd, task = config["itd"], config["ego_task"]
     uses_steps = task is not None or ((itd["cross_policy"] or itd["sparsity"]) and itd["cross_policy_on"] == "experience")
     steps = "none" if not uses_steps else f"{env_steps:,}" if task is not None else f"{env_steps:,}, random and reward-free"
@@ -253,8 +255,10 @@ def origin_lines(results: Results) -> list[str]:
     """Commands, commits and versions, each as often as they differ."""
     commits = dict.fromkeys(cell["commit"] or "no commit (not run from a checkout)" for cell in results.cells)
     setups = dict.fromkeys(", ".join(f"{name} {version}" for name, version in cell["versions"].items()) for cell in results.cells)
-    lines = ["```", *dict.fromkeys(cell["command"] for cell in results.cells), "```", ""]
-    lines += [f"- Commit: {commit}" for commit in commits] + [f"- Setup: {setup}" for setup in setups]
+    commands = dict.fromkeys(printable.visible(cell["command"]).replace("```", "``") for cell in results.cells)
+    lines = ["```", *commands, "```", ""]
+    lines += [f"- Commit: {printable.markdown(commit)}" for commit in commits]
+    lines += [f"- Setup: {printable.markdown(setup, 400)}" for setup in setups]
     seeds = sorted({cell["seed"] for cell in results.cells})
     return [*lines, f"- Seeds: {_ranges(seeds)}", f"- Every number with its seed and config: [`{cells.FILE}`]({cells.FILE})"]
 
@@ -444,8 +448,8 @@ def draw_cumulants(png: Path, page: Path, picture: Picture, title: str) -> None:
         data = io.BytesIO()
         drawing.savefig(data, format="png", bbox_inches="tight", facecolor="white")
         plt.close(drawing)
-    _write(png, data.getvalue())
-    _write(page, cumulants_page(picture, data.getvalue(), title).encode())
+    disk.write(png, data.getvalue())
+    disk.write(page, cumulants_page(picture, data.getvalue(), title).encode())
 
 
 def cumulants_figure(picture: Picture) -> Drawing:
@@ -531,10 +535,12 @@ p {{ max-width: 46rem }}
 def cumulants_page(picture: Picture, png: bytes, title: str) -> str:
     names = [f"φ<sub>{i + 1}</sub>" for i in range(len(picture["correlation"]))]
     return PAGE.format(
-        title=html.escape(title),
+        title=printable.html(title),
         png=base64.b64encode(png).decode(),
         correlation=_html_table(list(COINS), names, picture["correlation"]),
-        preferences=_html_table(names, [f"demonstrator {html.escape(name)}" for name in picture["demonstrators"]], picture["preferences"]),
+        preferences=_html_table(
+            names, [f"demonstrator {printable.html(name)}" for name in picture["demonstrators"]], picture["preferences"]
+        ),
     )
 
 
@@ -558,14 +564,4 @@ def _save(drawing: Drawing, path: Path) -> None:
     # Without a date, the same cells make the same file.
     drawing.savefig(data, format=path.suffix[1:], facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(drawing)
-    _write(path, data.getvalue())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing."""
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    disk.write(path, data.getvalue())

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
-from psiphi import losses, optim, replay
+from psiphi import configs, losses, optim, replay
+from psiphi.configs import BatchSize, Count, Positive, Share, Weight, Width
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
@@ -22,28 +23,31 @@ class BCConfig:
 
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[int, ...] = (256, 256)
+    torso_hidden: tuple[Width, ...] = (256, 256)
     """Dense layers of the torso."""
-    head_hidden: tuple[int, ...] = ()
+    head_hidden: tuple[Width, ...] = ()
     """Hidden layers between the torso and the logits."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's rate."""
     cosine: bool = True
     """The rate falls along a cosine over `updates`."""
-    clip: float = 10.0
+    clip: Weight = 10.0
     """Clip the gradient's global norm; 0: don't."""
-    updates: int = 4_000
+    updates: Count = 4_000
     """Length of the schedule in updates."""
-    batch: int = 64
+    batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update."""
-    entropy: float = 0.0
+    entropy: Weight = 0.0
     """Weight of the policies' entropy, which is rewarded."""
-    decay: float = 0.0
+    decay: Weight = 0.0
     """Weight of the squared parameters."""
-    ema: float = 0.02
+    ema: Share = 0.02
     """The networks that are judged follow by a moving average at this rate; 0: the last ones are judged."""
     mirror: bool = True
     """Show half of each batch through the environment's symmetry, if it declares one."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 class State(NamedTuple):

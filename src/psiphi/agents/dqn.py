@@ -16,8 +16,9 @@ from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
 from jaxtyping import Float, Int
 
-from psiphi import losses, optim, replay
+from psiphi import configs, losses, optim, replay
 from psiphi.agents import bc
+from psiphi.configs import BatchSize, Count, Few, Number, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -32,50 +33,53 @@ class DQNConfig:
 
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[int, ...] = (256, 256)
+    torso_hidden: tuple[Width, ...] = (256, 256)
     """Dense layers of the torso."""
-    head_hidden: tuple[int, ...] = (128,)
+    head_hidden: tuple[Width, ...] = (128,)
     """Hidden layers between the torso and the values, and of each cloning head."""
-    gamma: float = 0.9
+    gamma: Share = 0.9
     """Discount factor."""
     reward_offset: float = 0.0
     """Taken off every reward before anything is learned from it; see `PsiPhiConfig.reward_offset`."""
-    n_step: int = 1
+    n_step: Few = 1
     """Steps of reward before the target bootstraps; not corrected for who acted."""
     double: bool = True
     """The network chooses the next action and the target says what it is worth; off: the target does both."""
-    huber: float = 0.0
+    huber: Weight = 0.0
     """Errors beyond this count linearly; 0: all are squared."""
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     """Adam's rate."""
     cosine: bool = False
     """The rate falls along a cosine over `updates`."""
-    updates: int = 20_000
+    updates: Count = 20_000
     """Length of that schedule in updates."""
-    clip: float = 10.0
+    clip: Weight = 10.0
     """Clip the gradient's global norm; 0: don't."""
-    batch: int = 64
+    batch: BatchSize = 64
     """The agent's own transitions per update."""
-    replay_size: int = 40_000
+    replay_size: Count = 40_000
     """How many of them are remembered."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments that fill the replay side by side; the loop's number."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share = 1.0
     """Share of random actions at first."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share = 0.05
     """Share of random actions in the end."""
-    epsilon_steps: int = 2_000
+    epsilon_steps: Number = 2_000
     """Environment steps, summed over the environments, in which the one falls to the other along a line."""
-    ema: float = 0.05
+    ema: Share = 0.05
     """The target, which is also the network that is judged, follows by a moving average at this rate; 0: periodic copies."""
-    target_period: int = 1_000
+    target_period: Count = 1_000
     """Updates between copies where `ema` is 0; then the last network is judged."""
     mirror: bool = True
     """Show half of each batch through the environment's symmetry, if it declares one."""
-    bc_weight: float = 0.0
+    bc_weight: Weight = 0.0
     """Weight of cloning the demonstrators on the shared torso (BC-aux); 0: plain DQN, which needs no demonstrations."""
-    bc_batch: int = 64
+    bc_batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update for that."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def paper(config: DQNConfig = DQNConfig()) -> DQNConfig:  # noqa: B008 - a frozen value
@@ -158,12 +162,6 @@ def learn(
 
 def check(config: DQNConfig, num_demonstrators: int = 0) -> None:
     """Refuse what cannot be done."""
-    for name in ("n_step", "batch", "replay_size", "num_envs", "target_period"):
-        if getattr(config, name) < 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but expected was at least 1.")
-    for name in ("gamma", "ema", "epsilon_start", "epsilon_end"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but expected was a number from 0 to 1.")
     if config.bc_weight and not num_demonstrators:
         raise UserError(f"bc_weight is {config.bc_weight}, but there is no demonstrator to clone; set it to 0 or bring demonstrations.")
 

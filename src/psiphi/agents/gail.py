@@ -5,7 +5,7 @@ that D takes for demonstrated. D is the probability of *demonstrated*: GAIL's pa
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,9 +14,10 @@ import optax
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import losses, optim, replay
+from psiphi import configs, losses, optim, replay
 from psiphi.agents import ppo
 from psiphi.agents.ppo import PPOConfig
+from psiphi.configs import BatchSize, Count, Number, Positive, Weight, Width, Within
 from psiphi.errors import UserError
 from psiphi.losses import AdversarialReward
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
@@ -35,7 +36,7 @@ class GAILConfig:
 
     ppo: PPOConfig = field(default_factory=default_ppo)
     """The generator."""
-    demonstrator: int | None = None
+    demonstrator: Number | None = None
     """Whom to imitate, counted from 0; None: all of them, as one pool of steps."""
     reward: AdversarialReward = "-log(1-D)"
     """What a step pays. The first form is never negative, so it pays to stay alive, the second never positive, so it pays to end the
@@ -45,26 +46,29 @@ class GAILConfig:
     episode's end has taught."""
     torso: TorsoName = "auto"
     """What reads the observation for the discriminator, which shares nothing with the generator."""
-    torso_hidden: tuple[int, ...] = (256, 256)
+    torso_hidden: tuple[Width, ...] = (256, 256)
     """Dense layers of its torso."""
-    head_hidden: tuple[int, ...] = (128,)
+    head_hidden: tuple[Width, ...] = (128,)
     """Its hidden layers between torso and one-hot action and the logit; at least one, or no action could suit one state and not another."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's rate for the discriminator."""
-    clip: float = 10.0
+    clip: Weight = 10.0
     """Clip its gradient's global norm; 0: don't."""
-    steps: int = 16
+    steps: Count = 16
     """Its gradient steps per rollout."""
-    batch: int = 256
+    batch: BatchSize = 256
     """Demonstrated steps in each; of the generator's steps there are as many."""
-    smoothing: float = 0.0
+    smoothing: Annotated[float, Within(0, 0.499)] = 0.0
     """Demonstrated steps are labelled 1 less this and the generator's this, so that D need not be certain."""
-    entropy: float = 1e-3
+    entropy: Weight = 1e-3
     """Weight of the discriminator's entropy, which is rewarded."""
-    weight_decay: float = 0.0
+    weight_decay: Weight = 0.0
     """Weight of its squared parameters."""
     mirror: bool = True
     """Show half of the demonstrated steps, and half of the generator's, through the environment's symmetry, if it declares one."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 class Discriminator(eqx.Module):
@@ -166,11 +170,6 @@ def check(config: GAILConfig) -> None:
     """Refuse what GAIL has no use for, and what it cannot do."""
     if not config.head_hidden:
         raise UserError("head_hidden of the discriminator is empty, but expected was at least one hidden layer.")
-    for name in ("steps", "batch"):
-        if getattr(config, name) < 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but expected was at least 1.")
-    if not 0 <= config.smoothing < 0.5:
-        raise UserError(f"smoothing is {config.smoothing}, but expected was at least 0 and less than 0.5.")
     if config.ppo.bc_weight:
         raise UserError(
             f"GAIL's bc_weight is {config.ppo.bc_weight}, but expected was 0.0: its generator learns from the discriminator only."

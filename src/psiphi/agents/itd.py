@@ -7,15 +7,16 @@ preferences w_k, such that softmax(psi_k.w_k) imitates agent k (BC-Q) and psi_k 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from psiphi import losses, optim, replay
+from psiphi import configs, losses, optim, replay
 from psiphi.agents import wants
+from psiphi.configs import BatchSize, Count, Few, Positive, Share, Weight, Width, Within
 from psiphi.cumulants import CumulantKind, Cumulants, Ends
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName, of_heads, taken
@@ -33,75 +34,78 @@ class ITDConfig:
     """Of *changes*: the columns whose level may be wanted, not only their change; ("all",): every one."""
     ends: Ends = "state"
     """Of *changes*: what a true end shows, the state in which it came (to plan on) or only that it came (to read)."""
-    num_cumulants: int = 4
+    num_cumulants: Annotated[int, Within(0, 4_096)] = 4
     """d, the number of learned cumulants (paper: 4 on CoinGrid, 8 on Highway, 64 on FruitBot); 0, from logs: one per agent, up to 16."""
-    gamma: float = 0.9
+    gamma: Share = 0.9
     """Discount factor (paper: 0.9 on CoinGrid); 0, from logs: chosen by how long the episodes are."""
-    ensemble: int = 2
+    ensemble: Few = 2
     """Successor features per head (paper: 2)."""
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[int, ...] = (256, 256)
+    torso_hidden: tuple[Width, ...] = (256, 256)
     """Dense layers of the torso."""
-    phi_hidden: tuple[int, ...] = (128, 128)
+    phi_hidden: tuple[Width, ...] = (128, 128)
     """Hidden layers of the cumulants."""
-    psi_hidden: tuple[int, ...] = (128,)
+    psi_hidden: tuple[Width, ...] = (128,)
     """Hidden layers of each successor-feature head."""
     share_torso: bool = False
     """Whether phi reads the successor features' torso (paper) or has one of its own."""
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     """Adam's rate (paper: 1e-4 on CoinGrid)."""
     cosine: bool = True
     """Extension: the rate falls along a cosine over `updates`; off: constant (paper)."""
-    clip: float = 10.0
+    clip: Weight = 10.0
     """Extension: clip the gradient's global norm; 0: don't (paper)."""
-    updates: int = 6_000
+    updates: Count = 6_000
     """Length of the schedules (rate, ramp of the priors) in updates."""
-    batch: int = 64
+    batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update (paper: 64)."""
     alternate: bool = False
     """Two steps per update, BC-Q then ITD, each with its own Adam (paper), or one step on the weighted sum."""
-    bc_weight: float = 0.3
+    bc_weight: Weight = 0.3
     """Weight of BC-Q (paper: 1)."""
-    l1_weight: float = 0.01
+    l1_weight: Weight = 0.01
     """Weight of |w|_1 (paper: 0.05)."""
-    itd_weight: float = 10.0
+    itd_weight: Weight = 10.0
     """Weight of inverse TD (paper: 1)."""
-    beta: float = 20.0
+    beta: Weight = 20.0
     """Extension: fixed inverse temperature of the demonstrators, with |w_k| = 1; 0: |w_k| is learned and plays that part (paper)."""
-    lapse: float = 0.0
+    lapse: Annotated[float, Within(0, 0.9)] = 0.0
     """Extension: the share of a demonstrator's steps that are uniform mistakes, where it starts; it is fitted for each. 0: none (paper).
     Without it, noise is read as indifference."""
     axis_preferences: bool = True
     """Extension: wherever d >= K, w_k is the k-th axis and is not learned; off: learned (paper). Transforming (phi, psi, w) together
     changes nothing else, so this only fixes the frame: cumulant k is what demonstrator k wants, and no two can share a dimension."""
-    cross_policy: float = 10.0
+    cross_policy: Weight = 10.0
     """Extension: weight of expected-SARSA TD of *every* policy on transitions of anybody; 0: off (paper)."""
     cross_policy_on: Literal["experience", "pooled"] = "experience"
     """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations."""
-    cross_batch: int = 256
+    cross_batch: BatchSize = 256
     """Transitions per update for the above."""
-    anchor: float = 10.0
+    anchor: Weight = 10.0
     """Extension: weight of psi_k.w_k = 0 where a demonstration truly ends; 0: off (paper)."""
-    sparsity: float = 0.6
+    sparsity: Weight = 0.6
     """Extension: weight of the sparse-reward prior that picks one among rewards equal up to shaping; 0: off (paper)."""
-    sparsity_scale: float = 5.0
+    sparsity_scale: Weight = 5.0
     """Its scale: log(1 + scale |phi_i|)."""
-    sparsity_ramp: float = 0.5
+    sparsity_ramp: Weight = 0.5
     """It grows from 0 to its full weight over this part of `updates`."""
-    nonnegative: float = 0.0
+    nonnegative: Weight = 0.0
     """Extension: weight of the prior that nobody is paid less than nothing, which grows along the same ramp; 0: off (paper). Where an
     episode can end in ways that nobody demonstrated, who is paid to go on does not look for them."""
-    ema: float = 0.02
+    ema: Share = 0.02
     """Extension: targets, and the network that is deployed, follow by a moving average at this rate; 0: periodic copies (paper)."""
-    target_period: int = 1_000
+    target_period: Count = 1_000
     """Updates between copies where `ema` is 0 (paper: 1000 on CoinGrid)."""
     mirror: bool = True
     """Extension: show half of each batch through the environment's symmetry, if it declares one."""
-    replay_size: int = 40_000
+    replay_size: Count = 40_000
     """How many of the ego's steps are remembered."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments that fill the replay side by side; the loop's number."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a frozen value

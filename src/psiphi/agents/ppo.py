@@ -14,8 +14,9 @@ import optax
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import gpi, losses, optim, replay
+from psiphi import configs, gpi, losses, optim, replay
 from psiphi.agents import bc
+from psiphi.configs import BatchSize, Count, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -27,51 +28,54 @@ class PPOConfig:
 
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[int, ...] = (256, 256)
+    torso_hidden: tuple[Width, ...] = (256, 256)
     """Dense layers of the torso."""
-    head_hidden: tuple[int, ...] = ()
+    head_hidden: tuple[Width, ...] = ()
     """Hidden layers between the torso and the logits, and between the torso and the value."""
     share_torso: bool = False
     """Whether the value reads the policy's torso or has one of its own."""
-    gamma: float = 0.9
+    gamma: Share = 0.9
     """Discount factor."""
-    lambda_: float = 0.95
+    lambda_: Share = 0.95
     """Of generalised advantage estimation: 0 trusts the value after one step, 1 only where the rollout or the episode ends."""
-    num_envs: int = 16
+    num_envs: Count = 16
     """Environments side by side, N; the loop's number."""
-    rollout_length: int = 32
+    rollout_length: Count = 32
     """Steps of each environment per update, T; the loop's number."""
-    epochs: int = 4
+    epochs: Count = 4
     """Times that an update goes through the rollout."""
-    minibatches: int = 4
+    minibatches: Count = 4
     """Gradient steps per epoch."""
-    clip_ratio: float = 0.2
+    clip_ratio: Weight = 0.2
     """How far, as a ratio, an update may move an action's probability and still gain by it."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's rate at the first update."""
     decay: Literal["constant", "linear", "cosine"] = "linear"
     """How the rate falls to 0 over `updates`, if it does."""
-    updates: int = 200
+    updates: Count = 200
     """Length of the schedule in updates, that is in rollouts."""
-    clip: float = 0.5
+    clip: Weight = 0.5
     """Clip the gradient's global norm; 0: don't."""
-    entropy: float = 0.01
+    entropy: Weight = 0.01
     """Weight of the policy's entropy, which is rewarded."""
-    value_weight: float = 0.5
+    value_weight: Weight = 0.5
     """Weight of the squared error of the value."""
-    value_clip: float = 0.0
+    value_clip: Weight = 0.0
     """How far an update may move a value and still gain by it; 0: any distance."""
     normalise: bool = True
     """Whether the advantages of a rollout are brought to mean 0 and variance 1."""
-    bc_weight: float = 0.0
+    bc_weight: Weight = 0.0
     """Weight of cloning each demonstrator by a head of its own on the policy's torso (PPO+BC-aux); 0: plain PPO, without demonstrations."""
-    bc_batch: int = 64
+    bc_batch: BatchSize = 64
     """Demonstrated steps per demonstrator and gradient step for the above."""
     mirror: bool = True
     """Show half of each batch of demonstrations through the environment's symmetry, if it declares one. Never the ego's own steps: its
     policy need not be symmetric, so the mirrored action is not one that it drew, nor need the ego's reward be symmetric."""
-    temperature: float = 0.0
+    temperature: Weight = 0.0
     """When it is judged it draws its actions from softmax(logits / temperature); 0: it takes the likeliest. While it learns it is 1."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 class ActorCritic(eqx.Module):
@@ -255,12 +259,6 @@ def make_optimiser(config: PPOConfig) -> optax.GradientTransformation:
 
 def check(config: PPOConfig, num_demonstrators: int = 0) -> None:
     """Refuse what cannot be done."""
-    for name in ("num_envs", "rollout_length", "epochs", "minibatches", "updates", "bc_batch"):
-        if getattr(config, name) < 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but expected was at least 1.")
-    for name in ("gamma", "lambda_"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but expected was a number from 0 to 1.")
     steps = config.num_envs * config.rollout_length
     if steps % config.minibatches:
         raise UserError(f"minibatches is {config.minibatches}, but expected was a divisor of num_envs * rollout_length, {steps}.")

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from psiphi import gpi, losses, optim, replay, tasks
+from psiphi import configs, gpi, losses, optim, replay, tasks
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
+from psiphi.configs import BatchSize, Few, Share, Weight
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -27,22 +28,22 @@ class PsiPhiConfig:
 
     itd: ITDConfig = field(default_factory=ITDConfig)
     """The demonstrators' part, the network, the optimiser and the replay."""
-    n_step: int = 1
+    n_step: Few = 1
     """Steps of reward before L_Q bootstraps (paper: 8 on CoinGrid)."""
-    batch: int = 256
+    batch: BatchSize = 256
     """The ego's transitions per update (paper: 64)."""
     reward_offset: float = 0.0
     """Extension: taken off every reward before anything is learned from it; 0: nothing (paper). Where it is good to go on, rewards that
     are high whatever one does hide those that depend on it. w_ego then explains what is left."""
-    reward_weight: float = 10.0
+    reward_weight: Weight = 10.0
     """Weight of L_R (paper: 1)."""
-    q_weight: float = 10.0
+    q_weight: Weight = 10.0
     """Weight of L_Q (paper: 1)."""
-    td_psi_weight: float = 10.0
+    td_psi_weight: Weight = 10.0
     """Weight of L_TD-psi, on top of the paper's 1/d (paper: 1)."""
-    epsilon: float = 0.1
+    epsilon: Share = 0.1
     """Share of random actions while learning; 1 until the first reward that is not zero."""
-    temperature: float = 0.08
+    temperature: Weight = 0.08
     """Extension: softness of the GPI policy in units of reward, which leads it out of circles; 0: greedy (paper)."""
     gpi_bootstrap: bool = True
     """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
@@ -50,10 +51,13 @@ class PsiPhiConfig:
     """Extension: bootstrap from the smaller ensemble value; off: each member from itself (paper)."""
     ego_from_demonstrator: bool = True
     """Extension: the ego's psi starts as a copy of the first demonstrator's."""
-    task_memory: float = 0.99
+    task_memory: Share = 0.99
     """How much of the reward statistics survives an update; w_ego is their least-squares solution."""
-    task_ridge: float = 1e-3
+    task_ridge: Weight = 1e-3
     """Ridge of that least squares."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 - a frozen value

@@ -17,9 +17,10 @@ from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import gpi, losses, replay
+from psiphi import configs, gpi, losses, replay
 from psiphi.agents import dqn
 from psiphi.agents.dqn import DQNConfig, State
+from psiphi.configs import Number, Positive
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -36,9 +37,9 @@ class SQILConfig:
 
     dqn: DQNConfig = field(default_factory=default_dqn)
     """The learner. Half of its `batch` are demonstrations; its epsilon is a share of random actions beside the softmax's."""
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Of the backup and of the policy (paper: none, that is 1, in units of a demonstrated step's reward)."""
-    demonstrator: int | None = None
+    demonstrator: Number | None = None
     """Whom to imitate, counted from 0; None: all of them, as one pool of steps."""
     demo_reward: float = 1.0
     """Reward of a demonstrated step (paper: 1)."""
@@ -46,7 +47,7 @@ class SQILConfig:
     """The agent's own transitions carry the environment's reward; off: 0 (paper). On, this is our reading of "SQILv2", which the PsiPhi
     paper compares with but does not define: it solves a task that nobody demonstrated, so it must have seen that task's reward.
     Demonstrations keep `demo_reward`."""
-    fade_updates: int = 0
+    fade_updates: Number = 0
     """Extension: over so many updates demonstrations leave the batch for own steps, along a line; 0: they stay (paper). Beside
     `env_reward` they would go on paying for what the task may punish."""
     absorbing: bool = True
@@ -54,6 +55,9 @@ class SQILConfig:
     more (paper). Where demonstrators finish, the paper's way pays the imitator for never finishing."""
     greedy: bool = False
     """Judge the best action; off: draw from the softmax, as while learning: that is the policy whose values are learned (paper)."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def paper(config: SQILConfig = SQILConfig()) -> SQILConfig:  # noqa: B008 - a frozen value
@@ -134,10 +138,6 @@ def sample(config: SQILConfig, spec: EnvSpec, experience: TrajectoryBuffer, stat
 def check(config: SQILConfig) -> None:
     """Refuse what SQIL has no use for, and what it cannot do."""
     inner = config.dqn
-    if not config.temperature > 0:
-        raise UserError(f"temperature is {config.temperature}, but expected was a positive number.")
-    if config.fade_updates < 0:
-        raise UserError(f"fade_updates is {config.fade_updates}, but expected was at least 0.")
     if config.fade_updates and not config.env_reward:
         raise UserError(
             f"fade_updates is {config.fade_updates}, but without env_reward nothing would be paid once demonstrations are gone."

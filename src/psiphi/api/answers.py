@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import gpi
+from psiphi import doors, gpi, printable
 from psiphi import model as models
 from psiphi.demos.demonstrations import AgentId
 from psiphi.envs.inferred_reward import InferredReward
@@ -30,7 +30,7 @@ CHUNK = 1024
 
 def as_batch(obs: Any, spec: EnvSpec) -> tuple[np.ndarray, bool]:
     """Observations ``[B, ...]``, and whether only one was given."""
-    array = np.asarray(obs)
+    array = doors.numbers(obs, "The observation")
     if array.shape == spec.obs_shape:
         return array[None], True
     if array.shape[1:] == spec.obs_shape and array.ndim == len(spec.obs_shape) + 1:
@@ -40,7 +40,7 @@ def as_batch(obs: Any, spec: EnvSpec) -> tuple[np.ndarray, bool]:
 
 def as_actions(action: Any, count: int, num_actions: int) -> np.ndarray:
     """Actions ``[B]``."""
-    array = np.atleast_1d(np.asarray(action))
+    array = np.atleast_1d(doors.numbers(action, "The actions"))
     if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
         raise UserError(f"The actions are {array.dtype} of shape {array.shape}, but expected were {count} integers, one per observation.")
     if array.size and not 0 <= array.min() <= array.max() < num_actions:
@@ -312,12 +312,12 @@ class Explanation:
         rows = [
             [str(self.policies[k]), _signed(best[k]), str(self.values[k].argmax()), *map(_signed, self.contributions[k])] for k in order
         ]
-        return f"action {self.action}: follows {self.follows}, which promises most on this task\n{table(header, rows)}"
+        return f"action {self.action}: follows {printable.terminal(self.follows)}, which promises most on this task\n{table(header, rows)}"
 
 
 def position(agents: Sequence[AgentId], agent: AgentId) -> int:
     """Where an agent is in the list; a sentence that names the known ones if it is not."""
-    if agent not in agents:
+    if not isinstance(agent, str | int | np.integer) or agent not in agents:
         known = ", ".join(map(repr, agents[:20])) + (f" and {len(agents) - 20} more" if len(agents) > 20 else "")
         raise UserError(f"There is no agent {agent!r}; the known agents are {known}.")
     return list(agents).index(agent)
@@ -325,6 +325,7 @@ def position(agents: Sequence[AgentId], agent: AgentId) -> int:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns side by side, the first to the left, the others to the right."""
+    header, *rows = [[printable.terminal(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [
         "  ".join(

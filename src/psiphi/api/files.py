@@ -1,15 +1,16 @@
 """Model files: a directory with a manifest and named arrays, checked before use. Reading one runs no code from it."""
 
 import dataclasses
+import math
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import checkpoint
+from psiphi import checkpoint, limits
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
@@ -19,7 +20,7 @@ from psiphi.api.answers import Form
 from psiphi.api.coverage import Coverage
 from psiphi.api.known import Known
 from psiphi.api.verdict import Verdict
-from psiphi.configs import from_json
+from psiphi.configs import Count, Positive, Seed, Weight, Within, from_json
 from psiphi.cumulants import Changes, Cumulants, Ends, FeatureFunction, Given
 from psiphi.errors import UserError
 from psiphi.model import Model
@@ -49,16 +50,16 @@ class GivenShape:
 class Described:
     """What a manifest says of a model besides its config and its agents' ids."""
 
-    obs_shape: tuple[int, ...]
+    obs_shape: tuple[Count, ...]
     obs_dtype: str
     standardised: bool
-    num_actions: int
+    num_actions: Annotated[int, Within(1, limits.MOST_ACTIONS)]
     first_action: int
-    beta: float
-    temperature: float
+    beta: Positive
+    temperature: Weight
     ego: bool
     has_task: bool
-    seed: int
+    seed: Seed
     likeness: tuple[tuple[float, ...], ...]
     coverage: tuple[float, ...]
     actions_seen: float
@@ -125,7 +126,7 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     if meta.get("kind") != KIND:
         raise UserError(f"{path} is a checkpoint but not a model that psiphi.ITD or psiphi.PsiPhi saved.")
     if meta.get("version") not in READABLE:
-        raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads versions {READABLE}.")
+        raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads versions {READABLE}; update psiphi.")
     algorithm = meta.get("algorithm")
     if algorithm not in CONFIGS:
         raise UserError(f"{path} is damaged: its algorithm is {algorithm!r}, but expected was one of {', '.join(CONFIGS)}.")
@@ -208,6 +209,8 @@ def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
     sizes = {len(agents), len(described.coverage), len(described.likeness), *map(len, described.likeness), *optional}
     if len(sizes) != 1 or described.num_actions < 1 or min(described.obs_shape, default=0) < 1 or described.beta <= 0:
         raise UserError(f"{path} is damaged: what its manifest says of agents, actions and observations does not fit together.")
+    limits.check_most(f"{path} is damaged: too large observations, in entries", math.prod(described.obs_shape), limits.MOST_ENTRIES)
+    limits.check_most(f"{path} is damaged: too many agents", len(agents), limits.MOST_AGENTS)
     if described.obs_dtype not in checkpoint.DTYPES:
         raise UserError(f"{path} is damaged: observations of type {described.obs_dtype!r} are none that psiphi knows.")
     return tuple(agents)

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import cumulants
+from psiphi import configs, cumulants, doors
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
 from psiphi.api.known import Known, Learned, check_fits, known_from
 from psiphi.api.lens import Lens, lens_for
+from psiphi.configs import Few
 from psiphi.cumulants import Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
 from psiphi.demos.record import record
@@ -145,9 +146,7 @@ def background_steps(background: Background | None, demos: Demonstrations, seed:
         return None
     walked = background if isinstance(background, Demonstrations) else _walked(background, seed)
     if walked.obs.shape[1:] != demos.obs.shape[1:]:
-        raise UserError(
-            f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as there."
-        )
+        raise UserError(f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as there.")
     if walked.num_actions > demos.num_actions:
         raise UserError(
             f"The background has {walked.num_actions} actions, but expected at most {demos.num_actions}, as the demonstrations have."
@@ -236,9 +235,8 @@ class ITD(Learned):
     """
 
     def __init__(self, config: ITDConfig | None = None, seed: int = 0, *, features: Any = None, refits: int = REFITS):
-        if refits < 1:
-            raise UserError(f"refits is {refits}, but expected at least 1.")
-        self.config, self.seed, self.features, self.refits = config, seed, features, refits
+        self.config, self.seed = doors.config(config, ITDConfig), doors.seed(seed)
+        self.features, self.refits = features, configs.fit(Few, refits, "refits")
         self._used: ITDConfig = config or OFFLINE
 
     def fit(self, demos: Demonstrations, *, background: Background | None = None, held_out: float = 0.1, progress: bool = True) -> "ITD":
@@ -247,6 +245,7 @@ class ITD(Learned):
         `held_out` of each agent's episodes is kept for the verdict, and to stop when enough is learned. `background` are steps of nobody
         in particular, of other logs or of a random walk in an environment: they tell how the world answers, and are never imitated.
         """
+        demos = doors.demonstrations(demos, Demonstrations)
         config = offline(self.config, demos, self.features)
         given = cumulants_for(config, demos, self.features)
         shown, held = demos.split(held_out, self.seed) if held_out and demos.num_episodes > 1 else (demos, None)
@@ -289,7 +288,7 @@ class ITD(Learned):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a directory, in place of a model that is there; `psiphi.load` reads it."""
-        files.save(Path(path), "itd", self._trained(), self._used, self.seed, self._task)
+        files.save(doors.path(path), "itd", self._trained(), self._used, self.seed, self._task)
 
     def _trained(self) -> Known:
         if self._known is None:

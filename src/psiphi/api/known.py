@@ -1,7 +1,7 @@
 """What was learned about the demonstrators, and all that it can be asked: shared by ITD and PsiPhi-learning."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psiphi import doors, tasks
 from psiphi import model as models
-from psiphi import tasks
 from psiphi.api import answers
 from psiphi.api.answers import (
     EGO,
@@ -197,6 +197,7 @@ class Learned:
     def accuracies(self, demos: Demonstrations) -> dict[AgentId, float]:
         """The same for each agent; agents without a step are left out."""
         known = self._trained()
+        doors.demonstrations(demos, Demonstrations)
         check_fits(demos, known.lens.shape, known.num_actions)
         mine = {agent: demos.agent_index == k for k, agent in enumerate(demos.agents)}
         return {
@@ -228,10 +229,10 @@ class Learned:
         if w is None:
             self._task = None
             return self
-        if isinstance(w, str | int | np.integer):
+        if isinstance(w, str | int | np.integer) and not isinstance(w, bool):
             self._task = self.preferences[w if isinstance(w, str) else int(w)]
             return self
-        array, d = np.asarray(w, np.float32), known.model.w.shape[1]
+        array, d = np.asarray(doors.numbers(w, "The weights"), np.float32), known.model.w.shape[1]
         if array.shape != (d,) or not np.isfinite(array).all():
             raise UserError(f"The preferences have shape {array.shape}, but expected were {d} finite weights, one per cumulant.")
         self._task = array
@@ -264,14 +265,13 @@ class Learned:
 
     def _experience(self, transitions: Any) -> Experience:
         known = self._trained()
-        columns = transitions if isinstance(transitions, tuple) and len(transitions) in (3, 5) else _columns(transitions)
-        obs, action, reward, *following = columns
+        obs, action, reward, *following = doors.steps(transitions)
         batch, _ = as_batch(obs, known.spec)
-        rewards = np.atleast_1d(np.asarray(reward, np.float32))
+        rewards = np.atleast_1d(np.asarray(doors.numbers(reward, "The rewards"), np.float32))
         if rewards.shape != (len(batch),) or not np.isfinite(rewards).all():
             raise UserError(f"The rewards have shape {rewards.shape}, but expected {len(batch)} finite numbers, one per observation.")
         next_obs, terminated = following or (None, False)
-        shifted = np.asarray(action) - known.first_action
+        shifted = doors.numbers(action, "The actions") - known.first_action
         return Experience(*self._steps(batch, shifted, next_obs, terminated), reward=rewards)  # pyright: ignore[reportCallIssue]
 
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
@@ -300,18 +300,6 @@ class Learned:
         head, action = np.unravel_index(values.argmax(), values.shape)
         best = parts[np.arange(len(values)), values.argmax(axis=1)]
         return Explanation(known.first_action + int(action), known.policies[head], known.policies, values, best, self.w)
-
-
-def _columns(transitions: Iterable[Any]) -> tuple[Any, ...]:
-    """A sequence of (obs, action, reward), or of (obs, action, reward, next_obs, terminated), as arrays."""
-    rows = list(transitions)
-    if not rows or {len(row) for row in rows} not in ({3}, {5}):
-        raise UserError(
-            "The transitions are not steps (observation, action, reward) or (observation, action, reward, next observation, terminated), "
-            "of which at least one was expected."
-        )
-    obs, action, reward, *following = zip(*rows, strict=True)
-    return np.stack(obs), np.asarray(action), np.asarray(reward), *([np.stack(following[0]), np.asarray(following[1])] if following else [])
 
 
 def _of(numbers: Sequence[float], k: int) -> float:

@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psiphi import doors, optim, replay
 from psiphi import model as models
-from psiphi import optim, replay
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import coverage
 from psiphi.api.known import Known, check_fits, likeness
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
+from psiphi.loops import divergence
 from psiphi.model import Model
 from psiphi.nets import Committee, Net, PsiPhiNet, head_parts, with_head_parts
 from psiphi.progress import shown
@@ -75,6 +76,7 @@ def _whole(nets: PsiPhiNet, like: Net) -> Net:
 
 def check_new(known: Known, demos: Demonstrations) -> None:
     """Refuse who is known, and who could not be told from the others."""
+    doors.demonstrations(demos, Demonstrations)
     familiar = [agent for agent in demos.agents if agent in known.agents]
     if familiar:
         raise UserError(f"Agent {familiar[0]!r} is known already; expected were demonstrations of new agents only.")
@@ -109,6 +111,7 @@ def learn(config: ITDConfig, known: Known, demos: Demos, key: Array, progress: b
             length = min(CHUNK, config.updates - done)
             state, loss = chunk(state, nets, demos, jax.random.fold_in(key, done), length)
             done += length
+            divergence.check(done, {"loss": loss}, state)
             display.advance(done, {"loss": float(jnp.mean(loss))})
     return state.target
 

@@ -12,16 +12,17 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from psiphi import cumulants
+from psiphi import configs, cumulants, doors
 from psiphi.agents import itd, psiphi
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.api import files, newcomers
 from psiphi.api.itd import CHUNK, MOST_OWN_CUMULANTS, cumulants_for, initial, trained_model
 from psiphi.api.known import Known, Learned, check_fits, known_from
 from psiphi.api.lens import lens_for
+from psiphi.configs import Count, Number
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
-from psiphi.loops import gym, scan
+from psiphi.loops import divergence, gym, scan
 from psiphi.progress import shown
 from psiphi.types import Agent, Demos, Env, EnvSpec
 
@@ -75,14 +76,21 @@ def _vector(world: Any, num_envs: int) -> VectorEnv[Any, Any, Any]:
         return world
     if isinstance(world, gymnasium.Env):
         return SyncVectorEnv([lambda: world], autoreset_mode=AutoresetMode.SAME_STEP)
-    factory: Any = partial(gymnasium.make, world) if isinstance(world, str) else world
+    maker: Any = partial(gymnasium.make, world) if isinstance(world, str) else world
     if not callable(world) and not isinstance(world, str):
         raise UserError(
             f"The environment is a {type(world).__name__}, but expected was an environment, a function that makes one, or its id."
         )
+
+    def factory() -> gymnasium.Env[Any, Any]:
+        made = maker()
+        if not isinstance(made, gymnasium.Env):
+            raise UserError(f"What should make an environment made {doors.called(made)}, expected a gymnasium.Env.")
+        return made
+
     try:
         return SyncVectorEnv([factory] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise UserError(f"The environment {world!r} cannot be made: {str(error).rstrip('.')}.") from error
 
 
@@ -110,7 +118,9 @@ class PsiPhi(Learned):
     """
 
     def __init__(self, env: World, demos: Demonstrations, config: PsiPhiConfig | None = None, seed: int = 0, *, features: Any = None):
-        self.seed = seed
+        self.seed = doors.seed(seed)
+        config = doors.config(config, PsiPhiConfig)
+        demos = doors.demonstrations(demos, Demonstrations)
         self.place: Place | None = place_of(env, (config or ONLINE).itd.num_envs)
         check_fits(demos, self.place.shape, self.place.num_actions)
         self.config = online(config, len(demos.agents), self.place.shape)
@@ -129,8 +139,8 @@ class PsiPhi(Learned):
         `study` updates are made before the first step is acted upon, on demonstrations (and some random steps) alone; None: 500 in the
         first call.
         """
-        if total_timesteps < 1:
-            raise UserError(f"total_timesteps is {total_timesteps}, but expected was at least 1.")
+        total_timesteps = configs.fit(Count, total_timesteps, "total_timesteps")
+        study = configs.fit(Number | None, study, "study")
         place, demos = self._open()
         loop = loop_of(place, total_timesteps, study, self.seed, first=self._state is None)
         config = scheduled(self.config, place, loop)
@@ -176,7 +186,7 @@ class PsiPhi(Learned):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a directory, in place of a model that is there; `psiphi.load` reads it. Experience is not kept."""
-        files.save(Path(path), "psiphi", self._trained(), self.config, self.seed, self._task)
+        files.save(doors.path(path), "psiphi", self._trained(), self.config, self.seed, self._task)
 
     def _trained(self) -> Known:
         if self._known is None:
@@ -223,8 +233,9 @@ def _compiled(env: Env, agent: Agent, demos: Demos, loop: scan.LoopConfig, state
         while done < loop.iterations:
             studies = done < loop.study
             length = min(loop.chunk, (loop.study if studies else loop.iterations) - done)
-            carry, _ = (program.study if studies else program.chunk)(carry, length)
+            carry, metrics = (program.study if studies else program.chunk)(carry, length)
             done += length
+            divergence.check(done, metrics, carry.agent)
             display.advance(done, {})
     return jax.tree.map(lambda x: x[0], carry.agent)
 
@@ -236,7 +247,7 @@ def load(path: str | Path, *, features: Any = None) -> Any:
     """
     from psiphi.api.itd import ITD
 
-    got = files.read(Path(path), features)
+    got = files.read(doors.path(path, "The model"), features)
     learner: Any = ITD(got.config, got.seed) if got.algorithm == "itd" else PsiPhi.__new__(PsiPhi)
     if isinstance(learner, PsiPhi):
         learner.seed, learner.config, learner.place, learner.steps = got.seed, got.config, None, 0

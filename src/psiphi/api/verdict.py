@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from psiphi import printable
 from psiphi.demos.demonstrations import AgentId
 from psiphi.errors import UserError
 
@@ -33,8 +34,9 @@ CLONE_MARGIN_SHARE = 0.1
 AGREE = 0.5
 """Refits whose rewards correlate less than this disagree. A rule of thumb, and a weak one: agreement of two seeds correlated by .22 with
 how well a planner did, and trusted an agent with .20 of the optimum."""
-OUTDONE = 0.25
-"""A larger share of others may not earn more on an agent's reward than itself: a rule of thumb; two standard errors allow for .02."""
+OUTDONE = 0.2
+"""A larger share of others may not earn more on an agent's reward than itself. A rule of thumb, tried in five small worlds with known
+truth: of 44 agents, one was outdone on its true reward, and all were on another agent's and on their own turned round."""
 THIN = 0.75
 """Coverage below this rests on guesses to a good part: a rule of thumb, the one of `psiphi.api.coverage`."""
 REPLANNED = 0.6
@@ -183,13 +185,13 @@ class Verdict:
     def of(self, agent: AgentId) -> tuple[Finding, ...]:
         """Why an agent's reward is in doubt: its own findings, and grave ones about the whole log."""
         if agent not in self.agents:
-            raise UserError(f"There is no agent {agent!r}; expected was one of {_named(self.agents)}.")
+            raise UserError(f"There is no agent {agent!r}; expected one of {_named(self.agents)}.")
         return tuple(finding for finding in self.findings if finding.grave or (finding.agent is not None and finding.agent == agent))
 
     def lines(self) -> list[str]:
         """For the top of a report, in Markdown."""
         return [
-            f"**{self._headline()}**",
+            f"**{printable.markdown(self._headline(), 1_000)}**",
             "",
             *(f"- {line}" for line in self._aggregated("**")),
             *([""] if self.findings else []),
@@ -200,7 +202,13 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join(
-            [self._table(), "", self._headline(), *(f"- {line}" for line in self._aggregated("")), "What logs alone never tell:"]
+            [
+                self._table(),
+                "",
+                printable.sentence(self._headline()),
+                *(f"- {line}" for line in self._aggregated("")),
+                "What logs alone never tell:",
+            ]
             + [f"- {note}" for note in self.notes]
         )
 
@@ -220,7 +228,8 @@ class Verdict:
         for (name, _), group in groups.items():
             example = max(group, key=lambda finding: abs(finding.figure - finding.threshold))
             several = f" ({len(group)} of {len(self.agents)} agents, {example.agent!r} most)" if len(group) > 1 else ""
-            lines.append(f"{mark}{name}{mark}{several}: {example.sentence} {example.advice}")
+            said = f"{several}: {example.sentence} {example.advice}"
+            lines.append(f"{mark}{name}{mark}{printable.markdown(said, 1_000) if mark else printable.sentence(said)}")
         return lines
 
     def _table(self) -> str:
@@ -231,7 +240,7 @@ class Verdict:
         if len(self.agents) > MOST_ROWS:
             order = sorted(order, key=lambda k: -doubts[k])[:MOST_ROWS]
         header = ["agent", *(name.replace("_", " ") for name in measured), "doubts"]
-        rows = [[str(self.agents[k]), *(_number(self.figures[name][k]) for name in measured), str(doubts[k])] for k in order]
+        rows = [[printable.terminal(self.agents[k]), *(_number(self.figures[name][k]) for name in measured), str(doubts[k])] for k in order]
         left_out = len(self.agents) - len(rows)
         return _columns(header, rows) + (f"\n... and {left_out} more agents" if left_out else "")
 

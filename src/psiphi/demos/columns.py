@@ -1,14 +1,18 @@
 """Where in a stranger's table things are, and what its numbers mean."""
 
+import collections
 import fnmatch
 import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
+from psiphi import configs, limits, printable
+from psiphi.configs import Within
 from psiphi.errors import UserError
 
 REWARDS = ("reward", "rewards", "return", "returns")
@@ -38,14 +42,13 @@ class Columns:
     """True at the step after which somebody stopped the recording. May be missing."""
     ends: Literal["truncated", "terminated"] = "truncated"
     """What the end of an episode means where neither of the two columns is there."""
-    num_actions: int | None = None
+    num_actions: Annotated[int, Within(1, limits.MOST_ACTIONS)] | None = None
     """How many actions there are; one more than the largest that occurs, if not given."""
     dtype: str | None = None
     """The type of the observations; as in the file if that is float32, float16, bool or an integer of up to 16 bits, else float32."""
 
     def __post_init__(self):
-        if self.num_actions is not None and self.num_actions < 1:
-            raise UserError(f"num_actions is {self.num_actions}, but expected was at least 1.")
+        configs.check(self)
         if self.dtype is not None and self.dtype not in KEPT | {"int32", "float64"}:
             raise UserError(f"dtype is {self.dtype!r}, but expected was one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
 
@@ -77,7 +80,8 @@ class Found(NamedTuple):
 
 def find(file: str, present: Sequence[str], columns: Columns) -> Found:
     """Match the wanted columns with those that are there."""
-    twice = sorted({name for name in present if present.count(name) > 1})
+    limits.check_most(f"{file} has too many columns", len(present), limits.MOST_COLUMNS)
+    twice = sorted(name for name, count in collections.Counter(present).items() if count > 1)
     if twice:
         raise UserError(f"{file} has two columns called {twice[0]!r}; expected were different names.")
     for role in ("agent", "episode", "action"):
@@ -91,7 +95,8 @@ def find(file: str, present: Sequence[str], columns: Columns) -> Found:
     used = {columns.agent, columns.episode, columns.action, t, terminated, truncated}
     obs = _matching(file, [name for name in present if name not in used], columns.obs)
     ordered, shape, names = _grid(obs)
-    notes = left_out(file, [name for name in present if name not in used and name not in obs])
+    chosen = used | set(obs)
+    notes = left_out(file, [name for name in present if name not in chosen])
     return Found(columns.agent, columns.episode, columns.action, ordered, t, terminated, truncated, shape, names, notes)
 
 
@@ -115,11 +120,11 @@ def _grid(columns: list[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[s
     Names that end in numbers and fill a whole grid (``obs_0_0`` to ``obs_6_6``) are put in order; others stay in the file's.
     """
     names = tuple(name.removeprefix("obs_") for name in columns)
-    if all(re.fullmatch(r"\d+(_\d+)*", name) for name in names):
+    if all(re.fullmatch(r"\d{1,9}(_\d{1,9}){0,31}", name, re.ASCII) for name in names):
         places = [tuple(int(number) for number in name.split("_")) for name in names]
         if len({len(place) for place in places}) == 1:
             shape = tuple(max(axis) + 1 for axis in zip(*places, strict=True))
-            if sorted(places) == list(itertools.product(*map(range, shape))):
+            if math.prod(shape) == len(places) and sorted(places) == list(itertools.product(*map(range, shape))):
                 order = np.lexsort(np.array(places).T[::-1])
                 return tuple(columns[i] for i in order), shape, tuple(names[i] for i in order)
     return tuple(columns), (len(columns),), names
@@ -157,4 +162,4 @@ def left_out(file: str, names: Iterable[str]) -> tuple[str, ...]:
 def listed(names: Sequence[str], most: int = 12) -> str:
     """A few names in a sentence."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more if names else "nothing"
+    return ", ".join(printable.short(repr(name)) for name in names[:most]) + more if names else "nothing"

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from psiphi import printable
 from psiphi.arguments import parsed
+from psiphi.configs import Count, Positive, Seed, Share
 from psiphi.demos import files, validate
 from psiphi.demos import summary as summaries
 from psiphi.demos.columns import Columns
@@ -66,14 +68,14 @@ def check(config: Validate) -> None:
         print(json.dumps({"file": str(config.file), "problems": [problem._asdict() for problem in problems], "notes": list(notes)}))
     else:
         for problem in problems[:SHOWN]:
-            print(f"{problem.severity}: {problem}")
+            print(printable.sentence(f"{problem.severity}: {problem}"))
         if len(problems) > SHOWN:
             print(f"... and {len(problems) - SHOWN} more; --json lists them all.")
         _say(notes)
     if errors:
         raise UserError(f"{config.file} cannot be used: {_counted(errors, 'error')}, {_counted(len(problems) - errors, 'warning')}.")
     if not config.json:
-        print(f"{config.file} can be used: no error, {_counted(len(problems), 'warning')}.")
+        print(printable.sentence(f"{config.file} can be used: no error, {_counted(len(problems), 'warning')}."))
 
 
 def _problems(config: Validate) -> tuple[list[Problem], tuple[str, ...]]:
@@ -101,7 +103,7 @@ def convert(config: Convert) -> None:
     demos = files.read(config.source, config.columns, progress=True)
     _say(demos.notes)
     files.write(demos, config.out, progress=True)
-    print(f"{config.out}: {_counted(len(demos), 'step')} of {_counted(len(demos.agents), 'agent')}.")
+    print(printable.sentence(f"{config.out}: {_counted(len(demos), 'step')} of {_counted(len(demos.agents), 'agent')}."))
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,15 @@ class Record:
     policy: tuple[str, ...] = ("random",)
     """Of each agent: random, constant:ACTION, sticky:PROBABILITY (of repeating the action before); on CoinGrid also exact:TASK, which
     plans for a task such as R or G-R and acts by exp(Q/temperature)."""
-    episodes: int = 100
+    episodes: Count = 100
     """Per agent."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides everything random."""
     key: str | None = None
     """Which entry of observations that are dictionaries."""
-    temperature: float = 0.02
+    temperature: Positive = 0.02
     """Of exact policies, in units of reward."""
-    gamma: float = 0.9
+    gamma: Share = 0.9
     """Discount of exact policies."""
 
 
@@ -134,7 +136,7 @@ def record(config: Record) -> None:
     parts = [_recorded(config, name, config.seed + 1_000_003 * i) for i, name in enumerate(config.policy)]
     demos = parts[0].merge(*parts[1:])
     files.write(demos, config.out, progress=True)
-    print(f"{config.out}: {_counted(len(demos), 'step')} of {_counted(len(demos.agents), 'agent')}.")
+    print(printable.sentence(f"{config.out}: {_counted(len(demos), 'step')} of {_counted(len(demos.agents), 'agent')}."))
 
 
 def _recorded(config: Record, name: str, seed: int) -> Demonstrations:
@@ -231,7 +233,7 @@ def _console() -> Any:
 
 def _say(notes: tuple[str, ...]) -> None:
     for note in notes:
-        print(note, file=sys.stderr)
+        print(printable.sentence(note), file=sys.stderr)
 
 
 def _counted(number: int, what: str) -> str:
@@ -243,7 +245,7 @@ def _tables(file: str, found: dict[str, Any]) -> list[Any]:
     from rich.text import Text
 
     length = found["length"]
-    whole = Table("", "", title=Text(file), title_justify="left", show_header=False)
+    whole = Table("", "", title=Text(printable.terminal(file)), title_justify="left", show_header=False)
     rows = {
         "agents": f"{found['agents']:,}",
         "episodes": f"{found['episodes']:,} ({found['terminated']:,} terminated, {found['truncated']:,} truncated)",
@@ -299,5 +301,5 @@ def _table(title: str, headings: list[str], rows: list[list[str]]) -> Any:
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
     for first, *rest in rows:
-        table.add_row(Text(first), *rest)  # a name is never read as markup
+        table.add_row(Text(printable.terminal(first)), *rest)  # a name is never read as markup
     return table

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from psiphi import limits, printable
 from psiphi import progress as display
 from psiphi.demos import files
 from psiphi.demos.columns import Columns, Found, find, misfits
@@ -13,8 +14,8 @@ from psiphi.demos.demonstrations import Demonstrations, flattened
 from psiphi.demos.rows import Coder, Flaw, Rows
 from psiphi.errors import UserError
 
-LINES = 20_000
-"""Lines read together."""
+LINES, CELLS = 20_000, 2_000_000
+"""Lines, and cells, read together."""
 MOST_FLAWS = 100_000
 """After so many unreadable cells the rest of them is not listed."""
 TRUE, FALSE = {"true", "t", "yes", "1", "1.0"}, {"false", "f", "no", "0", "0.0", ""}
@@ -39,15 +40,22 @@ def _lines(path: Path) -> int:
 
 
 def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows:
-    header = file.readline()
+    header = file.readline(limits.MOST_HEADER_BYTES + 1)
+    limits.check_most(f"{path} has too long a first line, in characters", len(header), limits.MOST_HEADER_BYTES)
     delimiter = next((mark for mark in ",;\t" if mark in header), ",")
     present = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
     found = find(str(path), present, columns)
     reader = csv.reader(file, delimiter=delimiter)
+    # A row takes a byte for each of its fields; of rows with fewer there may be some, but not many.
+    most = min(most, path.stat().st_size // len(present) + limits.MOST_WRONG_ROWS + 2)
     table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"))
+    empty, at_once = 0, max(min(LINES, CELLS // len(present)), 1)
     with display.shown(f"reading {path.name}", done=0, total=most, enabled=progress) as bar:
-        while lines := list(itertools.islice(reader, LINES)):
-            table.add([line for line in lines if line])  # an empty line is none
+        while lines := list(itertools.islice(reader, at_once)):
+            some = [line for line in lines if line]  # an empty line is none
+            empty += len(lines) - len(some)
+            limits.check_most(f"{path} has too many empty lines", empty, limits.MOST_EMPTY_LINES)
+            table.add(some)
             bar.advance(min(table.rows, most - 1), {})
         bar.advance(most, {})
     return table.result(columns)
@@ -57,7 +65,7 @@ class _Table:
     """The columns as they grow, in arrays that are large enough from the start."""
 
     def __init__(self, path: Path, found: Found, present: list[str], most: int, dtype: np.dtype):
-        files.check_room(path, most * len(found.obs) * dtype.itemsize)
+        limits.check_memory(path, most * (len(found.obs) * dtype.itemsize + 32))
         self.file, self.found, self.present, self.dtype = str(path), found, present, dtype
         self.place = {name: i for i, name in enumerate(present)}
         self.obs = np.empty((most, len(found.obs)), dtype)
@@ -65,13 +73,16 @@ class _Table:
         self.flags = {name: np.empty(most, bool) for name in (found.terminated, found.truncated) if name is not None}
         self.ids = {name: (Coder(), np.empty(most, np.int32)) for name in (found.agent, found.episode)}
         self.flaws: list[Flaw] = []
-        self.rows = 0
+        self.rows = self.wrong = 0
 
     def add(self, lines: list[list[str]]) -> None:
         """Some more lines."""
         width = len(self.present)
+        most = max(min(limits.MOST_WRONG_ROWS, CELLS // 10 // width), 1)
         for i, line in enumerate(lines):
             if len(line) != width:
+                self.wrong += 1
+                limits.check_most(f"{self.file} has rows without the {width:,} fields of its header", self.wrong, most)
                 self._flaw(i, "wrong number of fields", f"the row has {len(line)} fields, but the header has {width}")
                 lines[i] = (line + [""] * width)[:width]
         if not lines:
@@ -81,7 +92,8 @@ class _Table:
         for j, name in enumerate(self.found.obs):
             what = f"the observation's {name!r}"
             values = self._parsed(cells[self.place[name]], what, blank=False)
-            self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
+            with np.errstate(over="ignore"):  # too large for the type is infinite, and said to be
+                self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
             for i in np.flatnonzero(wrong & ~np.isnan(values)):
                 self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, but expected was a number of type {self.dtype.name}")
         for name, column in self.numbers.items():
@@ -90,18 +102,22 @@ class _Table:
         for name, column in self.flags.items():
             column[here] = self._truths(cells[self.place[name]], name)
         for name, (coder, column) in self.ids.items():
-            column[here] = coder.codes(cell.strip() for cell in cells[self.place[name]])
+            column[here] = coder.codes(printable.from_csv(cell.strip()) for cell in cells[self.place[name]])
         self.rows += len(lines)
 
     def _parsed(self, cells: tuple[str, ...], what: str, *, blank: bool) -> np.ndarray:
         """Numbers. What is none becomes NaN and a flaw; an empty cell only where it may not be `blank`."""
         try:
+            if not _plain("".join(cells)):
+                raise ValueError
             return np.array(cells, np.float64)
         except ValueError:
             return np.array([self._number(i, cell, what, blank) for i, cell in enumerate(cells)])
 
     def _number(self, i: int, cell: str, what: str, blank: bool) -> float:
         try:
+            if not _plain(cell):
+                raise ValueError
             return float(cell)
         except ValueError:
             if cell.strip() or not blank:
@@ -140,6 +156,11 @@ class _Table:
         )
 
 
+def _plain(text: str) -> bool:
+    """Whether numbers are written as everybody writes them: Python's 1_0 and the digits of other scripts are none in a table."""
+    return text.isascii() and "_" not in text
+
+
 def _truth(cell: str) -> bool | None:
     word = cell.strip().lower()
     return True if word in TRUE else False if word in FALSE else None
@@ -156,14 +177,15 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
     ):
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         writer.writerow(["agent", "episode", "t", *names, "action", "terminated", "truncated"])
+        names_of = [printable.csv(agent) for agent in demos.agents]
         done = 0
         for block in files.blocks(demos):
             plain = block.obs.astype(np.uint8) if block.obs.dtype == bool else block.obs
             obs = flattened(plain).astype(str).tolist()
-            agent = [demos.agents[k] for k in block.agent]
+            agent = [names_of[k] for k in block.agent]
             action = np.where(block.has_action, block.action.astype(str), "").tolist()
             flags = block.terminated.astype(int).tolist(), block.truncated.astype(int).tolist()
-            columns = zip(agent, block.episode.tolist(), block.t.tolist(), obs, action, *flags, strict=True)
+            columns = zip(agent, map(printable.csv, block.episode.tolist()), block.t.tolist(), obs, action, *flags, strict=True)
             writer.writerows([who, episode, t, *seen, *rest] for who, episode, t, seen, *rest in columns)
             done += int(block.has_action.sum())
             bar.advance(done, {})

@@ -4,10 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
+from psiphi import configs, doors, limits
+from psiphi.configs import Within
 from psiphi.demos.columns import Columns, entry_names
 from psiphi.errors import UserError
 
@@ -94,7 +96,9 @@ class Demonstrations:
         """Read a Parquet, CSV or npz file or a Minari dataset; whatever is wrong with it is said at once and nothing is imported."""
         from psiphi.demos import files
 
-        return files.read(Path(path), columns or Columns(), progress=progress)
+        if not isinstance(columns, Columns | None):
+            raise UserError(f"The columns are {doors.called(columns)}, expected a psiphi.demos.Columns or None.")
+        return files.read(doors.path(path, "The file"), columns or Columns(), progress=progress)
 
     def write(self, path: str | Path, *, progress: bool = False) -> None:
         """Write a Parquet, CSV or npz file or a Minari dataset (a directory such as ``drivers-v0``), by the name's ending.
@@ -103,7 +107,7 @@ class Demonstrations:
         """
         from psiphi.demos import files
 
-        files.write(self, Path(path), progress=progress)
+        files.write(self, doors.path(path, "The file"), progress=progress)
 
     @classmethod
     def from_lists(
@@ -162,6 +166,8 @@ class Demonstrations:
         if not self.agents or not count.min():
             who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "anybody"
             raise UserError(f"There is no step to learn from by {who}; expected was at least one with the observation that follows it.")
+
+        limits.check_memory("Steps side by side", 3 * len(count) * int(count.max()) * self.obs[:1].nbytes)
 
         def padded(column: int, fill: int = 0) -> Any:
             parts = [columns[column] for columns in steps]
@@ -282,6 +288,7 @@ class Demonstrations:
 
         Both parts know all agents, in the same order. Who has two episodes or more is in both parts, who has one only in the first.
         """
+        held_out, seed = configs.fit(float, held_out, "held_out"), configs.fit(Annotated[int, Within(0)], seed, "seed")
         if not 0 < held_out < 1:
             raise UserError(f"held_out is {held_out}, but expected was a share between 0 and 1.")
         rng = np.random.default_rng(seed)
@@ -317,7 +324,7 @@ class Demonstrations:
 
     def merge(self, *others: "Demonstrations") -> "Demonstrations":
         """These and the others'. The same id is the same agent; if an agent would have two episodes of one name, all are numbered anew."""
-        every = [self, *others]
+        every = [self, *(doors.demonstrations(other, Demonstrations) for other in others)]
         for other in others:
             if (other.obs.shape[1:], other.obs.dtype) != (self.obs.shape[1:], self.obs.dtype):
                 found, expected = (f"{part.obs.dtype}{list(part.obs.shape[1:])}" for part in (other, self))

@@ -1,20 +1,23 @@
 """Which format a file has, and what all formats share: whole files or none, no surprise in size, and one sentence for what is missing."""
 
-import contextlib
 import importlib
 import os
 import re
-import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from psiphi import disk
 from psiphi.demos.columns import Columns
 from psiphi.demos.demonstrations import Demonstrations
 from psiphi.demos.rows import CHUNK, Rows
 from psiphi.errors import UserError
+
+DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, EOFError, struct.error, zlib.error)
 
 FORMATS = {".parquet": "parquet_file", ".pq": "parquet_file", ".csv": "csv_file", ".tsv": "csv_file", ".npz": "npz_file"}
 """The module for each ending; each has `read(path, columns, progress) -> Rows` and `write(demos, path, progress)`."""
@@ -29,27 +32,33 @@ def read(path: Path, columns: Columns, *, progress: bool = False) -> Demonstrati
 
 def read_rows(path: Path, columns: Columns, *, progress: bool = False) -> Rows:
     """What is in a file, nothing believed yet."""
-    if not path.exists():
+    if not os.path.lexists(path):
         raise UserError(f"{path} does not exist; expected was a .parquet, .csv or .npz file or the directory of a Minari dataset.")
+    if not path.is_file() and not path.is_dir():
+        raise UserError(f"{path} is neither a regular file nor a directory, expected one of them.")
     try:
         return _format(path).read(path, columns, progress)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or next(iter(str(error).splitlines()), 'unknown reason')}.") from error
     except MemoryError as error:
         raise UserError(f"{path} does not fit into memory.") from error
+    except DAMAGE as error:  # what libraries make of bytes that are not theirs
+        why = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise UserError(f"{path} is damaged or of no kind that psiphi reads: {why}.") from error
 
 
 def write(demos: Demonstrations, path: Path, *, progress: bool = False) -> None:
     """Write demonstrations in the format that the name says; a file that was there stays whole until the new one is."""
-    try:
+    with disk.sentences(path, "written"):
         _format(path).write(demos, path, progress)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def check_name(path: Path) -> None:
-    """Whether something can be written there, as far as the name tells: asked before work is done that would be lost."""
-    _format(path)
+    """Whether something can be written there: asked before work is done that would be lost."""
+    if _format(path).__name__.endswith("minari_dataset"):
+        disk.check_directory(path.parent)
+    else:
+        disk.check_file(path)
 
 
 def _format(path: Path) -> Any:
@@ -71,48 +80,8 @@ def extra(module: str, name: str, purpose: str) -> Any:
         raise UserError(f"{purpose} needs {package}, which is not installed; pip install 'psiphi[{name}]' brings it.") from error
 
 
-def check_room(file: Path, size: int) -> None:
-    """Refuse what cannot fit into this machine before asking for the memory: a small file may claim to hold anything."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not every system says
-        return
-    if size > memory:
-        found, expected = (f"{number / 2**30:,.1f} GiB" for number in (size, memory))
-        raise UserError(f"{file} claims to hold {found}, more than the {expected} of memory of this machine.")
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A draft to write, a file or a directory, that takes the place of `path` when the block ends well and vanishes when not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield draft
-        if draft.is_dir():
-            _replace_directory(draft, path)
-        else:
-            with open(draft, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        draft.unlink(missing_ok=True)
-
-
-def _replace_directory(draft: Path, path: Path) -> None:
-    """A directory cannot take another's place in one step: the old one is renamed away first and removed last."""
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    if path.exists():
-        os.rename(path, old)
-    try:
-        os.rename(draft, path)
-    except BaseException:
-        if old.exists():
-            os.rename(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+replacing = disk.drafted
+"""A draft to write that takes the place of a file or directory when all of it is there."""
 
 
 class Block(NamedTuple):

@@ -6,6 +6,7 @@ external links, external and virtual storage. The agent's id is in the metadata 
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from psiphi import disk, limits
 from psiphi import progress as display
 from psiphi.demos import files
 from psiphi.demos.columns import Columns, entry_names, kept_dtype, left_out
@@ -51,7 +53,7 @@ def _data_file(path: Path) -> Path:
 def _metadata(path: Path, data: Path) -> dict[str, Any]:
     """What the dataset says of itself; nothing in it is executed, and it may be missing."""
     try:
-        metadata = json.loads((data.parent / "metadata.json").read_bytes())
+        metadata = json.loads(disk.read(data.parent / "metadata.json", limits.MOST_JSON_BYTES))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
@@ -68,7 +70,8 @@ class _Reader:
         self.h5py, self.path, self.file, self.metadata, self.columns = h5py, path, file, metadata, columns
         self.key = None if columns.obs == Columns.obs else columns.obs
         self.flaws: list[Flaw] = []
-        self.rows = 0
+        self.rows = self.claimed = 0
+        self.data_path = Path(file.filename)
         self.first, self.actions = self._actions()
         self.space = self._space("observation_space")
 
@@ -122,7 +125,10 @@ class _Reader:
 
     def _episode(self, group: Any, shape: tuple[int, ...] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Observations, actions and both flags of an episode, equally many; the last action is NaN if there is one observation more."""
-        action = self._array(group, "actions").astype(np.float64) - self.first
+        action = self._array(group, "actions")
+        if action.dtype.kind not in "biuf":
+            raise UserError(f"{self.path}: the actions are {action.dtype}, expected one integer per step.")
+        action = action.astype(np.float64) - self.first
         obs = self._observations(group)
         if action.ndim != 1 or not len(action):
             text = f"the actions have shape {action.shape}, but expected was one integer per step"
@@ -189,7 +195,7 @@ class _Reader:
         text = self.metadata.get(name, "{}")
         try:
             space = json.loads(text) if isinstance(text, str) else text
-        except ValueError:
+        except (ValueError, RecursionError):
             space = None
         if not isinstance(space, dict):
             raise UserError(f"{self.path} is damaged: {name} in metadata.json is not JSON.")
@@ -216,10 +222,13 @@ class _Reader:
             raise UserError(f"{self.path}: {data.name} is not an array.")
         if data.external or data.is_virtual:
             raise UserError(f"{self.path}: {data.name} keeps its numbers in another file, which is never followed.")
-        files.check_room(self.path, data.size * data.dtype.itemsize)
+        if data.size is None or data.dtype.kind not in "biuf" and data.dtype.metadata is None:
+            raise UserError(f"{self.path}: {data.name} holds {data.dtype}, expected numbers.")
+        self.claimed += data.size * data.dtype.itemsize
+        limits.check_growth(self.data_path, self.claimed)
         return data[()]
 
-    def _attribute(self, group: Any, name: str, default: Any = None) -> str | int | None:
+    def _attribute(self, group: Any, name: str, default: Any = None) -> Any:
         value = group.attrs.get(name, default)
         value = value.decode() if isinstance(value, bytes) else value
         return value.item() if isinstance(value, np.generic) else value
@@ -230,13 +239,17 @@ def _has(group: Any, name: str) -> bool:
     return bool(name) and group.id.links.exists(name.encode())
 
 
+HINTED = 2**28
+"""Bytes that are reserved because the metadata say that so much is coming; what is more must be there first."""
+
+
 class _Growing:
     """Observations that become more."""
 
     def __init__(self, path: Path, metadata: dict[str, Any]):
         self.path, self.filled, self.data = path, 0, None
         steps, episodes = metadata.get("total_steps"), metadata.get("total_episodes")
-        self.hint = steps + episodes if isinstance(steps, int) and isinstance(episodes, int) else 0
+        self.hint = steps + episodes if type(steps) is int and type(episodes) is int and steps + episodes >= 0 else 0
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -244,8 +257,8 @@ class _Growing:
 
     def add(self, obs: np.ndarray) -> None:
         if self.data is None:
-            size = max(self.hint, len(obs))
-            files.check_room(self.path, size * int(np.prod(obs.shape[1:])) * obs.dtype.itemsize)
+            size = len(obs) if self.hint * obs[:1].nbytes > HINTED else max(self.hint, len(obs))
+            limits.check_memory(self.path, size * obs[:1].nbytes)
             self.data = np.empty((size, *obs.shape[1:]), obs.dtype)
         need = self.filled + len(obs)
         if need > len(self.data):
@@ -286,8 +299,9 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
     storage_module = files.extra("minari.dataset.minari_storage", "data", "Writing a Minari dataset")
     files.extra("h5py", "data", "Writing a Minari dataset")
     path = path.absolute()  # Minari's storage knows no relative ones
-    if path.exists() and not (path / "data" / "metadata.json").is_file():
-        raise UserError(f"{path} is there and is no Minari dataset, so it is not replaced.")
+    if os.path.lexists(path) and not _is_dataset(path):
+        more = "holds more than a" if (path / "data" / "metadata.json").is_file() else "is no"
+        raise UserError(f"{path} is there and {more} Minari dataset, so it is not replaced.")
     import gymnasium
 
     with (
@@ -306,6 +320,14 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
         storage.update_metadata({**said, "description": "Demonstrations without rewards, written by psiphi: the rewards are NaN."})
         storage.update_episodes(_buffers(minari, demos, bar))
         storage.update_episode_metadata({"agent": x.agent, "episode": x.episode, FINAL: x.final_obs is not None} for x in demos)
+
+
+def _is_dataset(path: Path) -> bool:
+    """Whether a directory is a dataset of one file and nothing else: replacing it loses nothing else."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    found = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
+    return "data/metadata.json" in found and found <= {"data/metadata.json", "data/main_data.hdf5", ".namespace_metadata.json"}
 
 
 def _dataset_id(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from psiphi import limits
 from psiphi import progress as display
 from psiphi.demos import files
 from psiphi.demos.columns import Columns, entry_names, kept_dtype, left_out, listed, misfits
@@ -32,6 +33,7 @@ def read(path: Path, columns: Columns, progress: bool) -> Rows:
             for role, name in needed.items():
                 if name not in present:
                     raise UserError(f"{path} has no array {name!r} for the {role}; its arrays are {listed(present)}.")
+            limits.check_most(f"{path} has too many arrays", len(present), limits.MOST_COLUMNS)
             wanted = [name for name in (*needed.values(), *optional, *OWN) if name in present]
             arrays = _arrays(path, archive, wanted, progress)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:  # damaged; compressed or locked in a strange way
@@ -42,7 +44,7 @@ def read(path: Path, columns: Columns, progress: bool) -> Rows:
 
 def _arrays(path: Path, archive: zipfile.ZipFile, names: list[str], progress: bool) -> dict[str, np.ndarray]:
     members = {name: archive.getinfo(f"{name}.npy") for name in names}
-    files.check_room(path, sum(member.file_size for member in members.values()))
+    limits.check_growth(path, sum(member.file_size for member in members.values()))
     arrays = {}
     with display.shown(f"reading {path.name}", done=0, total=len(names), enabled=progress) as bar:
         for name, member in members.items():
@@ -56,10 +58,14 @@ def _array(path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipI
     with archive.open(member) as stream:
         try:
             version = np.lib.format.read_magic(stream)
+            if version not in ((1, 0), (2, 0), (3, 0)):
+                raise UserError(f"{path}: {name!r} has a header of version {version}, expected (1, 0) to (3, 0).")
             header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = header(stream)
         except ValueError as error:
             raise UserError(f"{path}: {name!r} is not an array of NumPy's.") from error
+        if min(shape, default=0) < 0 or len(shape) > limits.MOST_AXES:
+            raise UserError(f"{path}: {name!r} has the shape {shape}, expected up to {limits.MOST_AXES} axes, none of negative length.")
         if dtype.hasobject:
             raise UserError(f"{path}: {name!r} holds pickled Python objects, which could run anything and are never loaded.")
         if int(np.prod(shape, dtype=object)) * dtype.itemsize + stream.tell() != member.file_size:
@@ -141,10 +147,12 @@ def _listing(file: str, name: str, array: np.ndarray) -> np.ndarray:
     """A list of names, or of whole numbers, from JSON."""
     try:
         names = json.loads(str(array[()])) if array.shape == () else None
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or len({type(entry) for entry in names}) > 1 or not all(type(entry) in (str, int) for entry in names):
         raise UserError(f"{file}: {name!r} is not a list in JSON of strings or of integers.")
+    if any(isinstance(entry, int) and abs(entry) >= 2**63 for entry in names):
+        raise UserError(f"{file}: {name!r} has a number that is too large, expected one of at most 64 bits.")
     return np.array(names, np.int64 if names and isinstance(names[0], int) else object)
 
 

@@ -1,11 +1,13 @@
 """Long tables in Parquet: a column for each entry of the observation, or one column of lists for pictures."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from psiphi import limits
 from psiphi import progress as display
 from psiphi.demos import files
 from psiphi.demos.columns import Columns, Found, entry_names, find, kept_dtype, misfits
@@ -37,7 +39,7 @@ def read(path: Path, columns: Columns, progress: bool) -> Rows:
         with parquet.ParquetFile(path, pre_buffer=False, read_dictionary=names) as file:
             return _read(path, file, found, columns, progress)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError) as error:
-        raise UserError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0].rstrip('.')}.") from error
 
 
 def _read(path: Path, file: Any, found: Found, columns: Columns, progress: bool) -> Rows:
@@ -56,6 +58,7 @@ class _Table:
 
     def __init__(self, path: Path, file: Any, found: Found, columns: Columns):
         self.file, self.found, self.size = str(path), found, file.metadata.num_rows
+        limits.check_growth(path, 16 * self.size)
         self.said = _said(path, file.schema_arrow.metadata)
         kinds = {name: self._kind(file.schema_arrow.field(name).type, name) for name in found.read}
         self.shape, self.names = found.shape, found.names
@@ -79,16 +82,19 @@ class _Table:
         types = _pyarrow()[0].types
         if name in (self.found.agent, self.found.episode):
             return None
-        if types.is_fixed_size_list(arrow):
-            return np.dtype(arrow.value_type.to_pandas_dtype()), arrow.list_size
-        if types.is_list(arrow) or types.is_large_list(arrow):
-            return np.dtype(arrow.value_type.to_pandas_dtype()), None
-        if types.is_integer(arrow) or types.is_floating(arrow) or types.is_boolean(arrow):
-            return np.dtype(arrow.to_pandas_dtype())
-        raise UserError(f"{self.file}: the column {name!r} holds {arrow}, but expected were numbers.")
+        lists = types.is_fixed_size_list(arrow) or types.is_list(arrow) or types.is_large_list(arrow)
+        value = arrow.value_type if lists else arrow
+        if not (types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)):
+            raise UserError(f"{self.file}: the column {name!r} holds {arrow}, but expected were numbers{' in lists' if lists else ''}.")
+        dtype = np.dtype(value.to_pandas_dtype())
+        if not lists:
+            return dtype
+        if name not in self.found.obs:
+            raise UserError(f"{self.file}: the column {name!r} holds lists, expected one number in each row.")
+        return dtype, arrow.list_size if types.is_fixed_size_list(arrow) else None
 
     def _reserve(self, shape: tuple[int, ...]) -> None:
-        files.check_room(self.path, self.size * int(np.prod(shape)) * self.dtype.itemsize)
+        limits.check_growth(self.path, self.size * math.prod(shape) * self.dtype.itemsize)
         self.shape, self.obs = shape, np.empty((self.size, *shape), self.dtype)
 
     def add(self, start: int, batch: Any) -> None:
@@ -130,6 +136,8 @@ class _Table:
         missing = column.is_null().to_numpy(zero_copy_only=False)
         lengths = np.where(missing, 0, lengths)
         if self.obs is None:
+            if not (lengths > 0).any():
+                raise UserError(f"{self.file}: the first observations are empty or missing, expected lists of numbers.")
             width = int(lengths[np.argmax(lengths > 0)])
             shape = tuple(self.said.get("shape", ())) or (width,)
             self._reserve(shape if int(np.prod(shape)) == width else (width,))
@@ -227,7 +235,7 @@ def _said(path: Path, metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
         said = json.loads((metadata or {}).get(KEY, b"{}"))
         shape, actions = said.get("shape", []), said.get("num_actions")
         sound = all(isinstance(n, int) and n > 0 for n in [*shape, 1 if actions is None else actions])
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         sound, said = False, {}
     if not sound:
         raise UserError(f"{path} is damaged: what psiphi wrote into its schema cannot be understood.")

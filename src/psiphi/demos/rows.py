@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from psiphi import doors
 from psiphi.demos.columns import entry_names, kept_dtype
 from psiphi.demos.demonstrations import Demonstrations, Episodes, PerEpisode
 from psiphi.errors import UserError
@@ -232,6 +233,9 @@ def from_lists(
     notes: tuple[str, ...] = (),
 ) -> Rows:
     """Rows from one entry per episode; an episode's observations are as many as its actions or one more."""
+    for name, column in {"observations": observations, "actions": actions, "agents": agents}.items():
+        if isinstance(column, str | bytes | dict) or not hasattr(column, "__len__"):
+            raise UserError(f"The {name} are {doors.called(column)}, expected a list with one entry per episode.")
     episodes = _numbered(agents) if episodes is None else episodes
     columns = {"observations": observations, "actions": actions, "agents": agents, "episodes": episodes}
     columns |= {name: flags for name, flags in (("terminated", terminated), ("truncated", truncated)) if flags is not None}
@@ -258,6 +262,9 @@ def from_lists(
 
 def _numbered(agents: PerEpisode) -> list[int]:
     """Each agent's episodes from 0."""
+    if any(not isinstance(agent, str | int | np.generic | None) for agent in agents):
+        strange = next(agent for agent in agents if not isinstance(agent, str | int | np.generic | None))
+        raise UserError(f"An agent's id is {doors.called(strange)}, expected a string or an integer.")
     seen: dict[Any, int] = {}
     return [seen.__setitem__(agent, seen.get(agent, -1) + 1) or seen[agent] for agent in agents]
 

@@ -4,11 +4,14 @@ Errors are looked for in the rows as they were found (`errors`), warnings in dem
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from psiphi import configs, limits
+from psiphi.configs import Number, Share
 from psiphi.demos import rows as raw
 from psiphi.demos.demonstrations import Demonstrations, flattened
 from psiphi.demos.problems import DemonstrationsError, Problem, per_episode
@@ -16,27 +19,35 @@ from psiphi.demos.rows import CHUNK, Layout, Rows
 from psiphi.demos.summary import fingerprints, first_in_episode, twins
 from psiphi.errors import UserError
 
-LARGEST_ACTION = 2**31 - 1
+LARGEST_ACTION = limits.MOST_ACTIONS - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
     """From where on something is worth a warning."""
 
-    few_steps: int = 100
+    few_steps: Number = 100
     """An agent with fewer steps than this has shown too little."""
-    tail_steps: int = 10
+    tail_steps: Number = 10
     """Fewer steps than this are no aimless tail."""
-    tail_share: float = 0.25
+    tail_share: Share = 0.25
     """A smaller part of the episode than this is no aimless tail."""
-    tail_new: float = 0.5
+    tail_new: Share = 0.5
     """In an aimless tail, at most this part of the observations is new in the episode."""
-    head_new: float = 0.75
+    head_new: Share = 0.75
     """Before an aimless tail, at least this part of the observations is new."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def checked(rows: Rows) -> Demonstrations:
     """Demonstrations if there is no error; else all errors at once."""
+    limits.check_most(f"{rows.file} has too many agents", len(rows.agent.names), limits.MOST_AGENTS)
+    limits.check_most(f"{rows.file} has too many actions", rows.num_actions or 0, limits.MOST_ACTIONS)
+    limits.check_most(f"{rows.file} has too large observations, in entries", math.prod(rows.obs.shape[1:]), limits.MOST_ENTRIES)
+    if 0 in rows.obs.shape[1:]:
+        raise UserError(f"{rows.file}: the observations have the shape {rows.obs.shape[1:]}, expected at least one entry.")
     where = raw.layout(rows)
     problems = errors(rows, where)
     if problems:
@@ -151,7 +162,7 @@ def _actions(log: _Log) -> list[Problem]:
     found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, but expected was an integer")
     most = LARGEST_ACTION if log.rows.num_actions is None else log.rows.num_actions - 1
     outside = np.flatnonzero((action == np.floor(action)) & ~np.isinf(action) & ((action < 0) | (action > most)))
-    expected = "0 or more" if log.rows.num_actions is None else f"0 to {most}"
+    expected = f"0 to {most}"
     found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, but expected was {expected}")
     return found
 

@@ -16,6 +16,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, UInt8
 
+from psiphi import configs
+from psiphi.configs import Count, Number, Seed
 from psiphi.errors import UserError
 from psiphi.types import Env, EnvSpec, Symmetry, TimeStep
 
@@ -42,13 +44,13 @@ class CoinGridConfig:
 
     size: int = 7
     """Side of the board in cells, border walls included (the paper's 7)."""
-    coins: tuple[int, int, int] = (2, 2, 1)
+    coins: tuple[Number, Number, Number] = (2, 2, 1)
     """Number of red, green and yellow coins."""
-    num_layouts: int = 0
+    num_layouts: Number = 0
     """Number of layouts of the coins, drawn independently of each other; 0 draws a fresh one at each reset, 25 is the authors' number."""
-    layout_seed: int = 0
+    layout_seed: Seed = 0
     """Which layouts those are: layout i comes from this seed and i alone."""
-    max_steps: int = 40
+    max_steps: Count = 40
     """Time limit of an episode; reaching it ends the episode but is not a termination (discount 1)."""
     orientation: Literal["half", "binary"] = "half"
     """How the agent's channel shows where it looks. "half": agent's cell 2, cell in front 1, unambiguous. "binary": both 1, as in
@@ -57,6 +59,7 @@ class CoinGridConfig:
     """Whether collecting the last coin terminates the episode (discount 0)."""
 
     def __post_init__(self):
+        configs.check(self, "CoinGrid's ")
         if not 3 <= self.size <= 250:
             raise UserError(f"CoinGrid's size is {self.size}, but expected was a number from 3 (walls and one free cell) to 250.")
         if len(self.coins) != len(COLOURS) or min(self.coins) < 0 or sum(self.coins) == 0:
@@ -66,10 +69,6 @@ class CoinGridConfig:
             raise UserError(f"CoinGrid has {sum(self.coins)} coins, but a room of size {self.size} holds at most {most} beside the agent.")
         if not 0 <= self.num_layouts < 2**16:
             raise UserError(f"CoinGrid's num_layouts is {self.num_layouts}, but expected was 0 (unlimited) or a number below {2**16}.")
-        if self.max_steps < 1:
-            raise UserError(f"CoinGrid's max_steps is {self.max_steps}, but expected was at least 1.")
-        if self.orientation not in ("half", "binary"):
-            raise UserError(f"CoinGrid's orientation is {self.orientation!r}, but expected was 'half' or 'binary'.")
 
 
 class State(NamedTuple):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psiphi import doors
 from psiphi import model as models
 from psiphi.errors import UserError
 from psiphi.model import Model
@@ -28,6 +29,8 @@ class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Reco
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], model: Model, demonstrator: int, pay: Pay | None = None):
+        if not isinstance(env, gymnasium.Env) or not isinstance(model, Model):
+            raise UserError(f"InferredReward was given {doors.called(env)} and {doors.called(model)}, expected an environment and a model.")
         gymnasium.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, model=model, demonstrator=demonstrator, pay=pay)
         gymnasium.Wrapper.__init__(self, env)
         known = model.units.shape[0]
@@ -49,6 +52,8 @@ class InferredReward(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Reco
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, true_reward, terminated, truncated, info = self.env.step(action)
         paid = self._pay(self._obs, action, obs, bool(terminated))
+        if not np.isfinite(paid):
+            raise UserError(f"The inferred reward is {paid}, expected a finite number; is the observation finite?")
         self._obs = obs
         return obs, paid, terminated, truncated, {**info, "true_reward": true_reward}
 

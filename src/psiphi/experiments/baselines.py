@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi import checkpoint, gpi, replay
+from psiphi import checkpoint, configs, gpi, replay
 from psiphi.agents import bc, dqn, gail, ppo, rewarded, sqil
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.sqil import SQILConfig
+from psiphi.configs import Count, Number, Positive
 from psiphi.envs import coingrid
 from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
@@ -125,37 +126,35 @@ class Setting:
     """The board."""
     task: str = "R+G"
     """What the environment pays, and what the policy is judged by: signed colours such as R-G, or three weights such as 1,-1,0."""
-    steps: int = 50_000
+    steps: Count = 50_000
     """Environment steps, random ones at the start included; rounded up to whole rollouts. The schedules of the rate are as long, whatever
     the config says. BC takes none: there the config says for how long."""
-    updates_per_rollout: int = 1
+    updates_per_rollout: Count = 1
     """Updates after each rollout: of 1 step in each environment for DQN and SQIL, of the config's `rollout_length` for PPO and GAIL."""
-    prefill_steps: int = 1_024
+    prefill_steps: Number = 1_024
     """Steps before the first update, for those who replay."""
     demonstrators: tuple[tuple[float, float, float], ...] = (experiment.RED, experiment.GREEN)
     """What each demonstrator wants: a weight per colour. The learner is never told."""
-    episodes: int = 3_000
+    episodes: Count = 3_000
     """Demonstrated episodes per demonstrator."""
-    temperature: float = 0.02
+    temperature: Positive = 0.02
     """Of the demonstrators' Boltzmann policies, in units of reward."""
     pooled: bool = False
     """Whether the learner is told who demonstrated what, or takes all for one demonstrator."""
     reward_from: str | None = None
     """A trained model: the learner is paid what it inferred for `demonstrator`, and not by the environment."""
-    demonstrator: int = 0
+    demonstrator: Number = 0
     """Whose inferred reward that is, counted from 0."""
     init_from: str | None = None
     """A policy trained by BC from which PPO or GAIL starts, that of `demonstrator`."""
-    evaluate_every: int = 2_048
+    evaluate_every: Count = 2_048
     """Environment steps between two evaluations; of BC: updates."""
-    evaluate_episodes: int = 128
+    evaluate_episodes: Count = 128
     """Episodes of each evaluation."""
 
     def __post_init__(self):
+        configs.check(self)
         models.task(self.task)
-        for name in ("steps", "updates_per_rollout", "episodes", "evaluate_every", "evaluate_episodes"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
 
 
 class Trained(NamedTuple):
@@ -307,6 +306,7 @@ def train(
     progress: bool = True,
     model: Model | None = None,
     demos: Demos | None = None,
+    checkpoint_every_s: float = 30.0,
 ) -> Trained:
     """Train, or continue; `model` and `demos` take the place of those that the setting names, for who has them already."""
     started = time.monotonic()
@@ -332,6 +332,7 @@ def train(
         evaluate=evaluation(setting, agent),
         settings={"algorithm": name_of(setting.agent), "setting": dataclasses.asdict(setting)},
         progress=progress,
+        checkpoint_every_s=checkpoint_every_s,
     )
     state = result.agent() if model is None else result.agent().agent
     net = LEARNERS[name_of(setting.agent)].deployed(setting.agent, state)

@@ -6,17 +6,20 @@ file can be continued: cells are added in one write, and a line that was left un
 
 import contextlib
 import json
+import math
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import psiphi
+from psiphi import disk, limits
 from psiphi.errors import UserError
 
 FILE = "cells.jsonl"
@@ -46,29 +49,25 @@ def read(directory: Path) -> list[Cell]:
     """The cells in a directory, none if it has none yet; the line that a dying process left unfinished is not a cell."""
     path = directory / FILE
     try:
-        data = path.read_bytes()
+        data = disk.read(path, limits.MOST_ROWS_BYTES)
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     return [_parsed(path, number, line) for number, line in enumerate(data[: _whole(data)].splitlines(), start=1)]
 
 
 def append(directory: Path, cells: Iterable[Cell]) -> int:
     """Add those of the cells that are not there yet, down to the disk, and say how many they were."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / FILE, "a+b") as file, _locked(file):
-        file.seek(0)
-        data = file.read()
+    disk.make_directory(directory)
+    path = directory / FILE
+    with disk.lock_file(path) as file, _locked(file):
+        data = disk.read(path, limits.MOST_ROWS_BYTES)
         whole = _whole(data)
         if whole < len(data):
-            file.truncate(whole)
+            disk.cut(path, whole)
         known = {key_of(cell) for cell in read(directory)}
         new = [cell for cell in cells if key_of(cell) not in known]
         separator = b"\n" if data[:whole] and not data[:whole].endswith(b"\n") else b""
-        file.write(separator + b"".join(json.dumps(cell, allow_nan=False, ensure_ascii=False).encode() + b"\n" for cell in new))
-        file.flush()
-        os.fsync(file.fileno())
+        disk.append(path, separator + b"".join(json.dumps(cell, allow_nan=False, ensure_ascii=False).encode() + b"\n" for cell in new))
     return len(new)
 
 
@@ -151,7 +150,7 @@ def command() -> str:
 def _whole(data: bytes) -> int:
     """How many bytes are whole lines. A last line without an end is one too if it is complete JSON: an editor may have dropped the end."""
     end = data.rfind(b"\n") + 1
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         if isinstance(json.loads(data[end:]), dict):
             return len(data)
     return end
@@ -160,12 +159,40 @@ def _whole(data: bytes) -> int:
 def _parsed(path: Path, number: int, line: bytes) -> Cell:
     try:
         cell = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"Line {number} of {path} is not JSON.") from error
     missing = [name for name in FIELDS if not isinstance(cell, dict) or name not in cell]
     if missing:
         raise UserError(f"Line {number} of {path} is not a cell: it lacks {', '.join(missing)}.")
+    wrong = [name for name, fits in KINDS.items() if name in cell and not fits(cell[name])]
+    if wrong:
+        found = json.dumps(cell[wrong[0]])[:200]
+        raise UserError(f"Line {number} of {path} is not a cell: its {wrong[0]} is {found}, expected what psiphi writes there.")
     return cell
+
+
+def _is_name(value: Any) -> bool:
+    """Names are printed in pages and pictures: no mark-up, nothing that is not seen."""
+    return isinstance(value, str) and len(value) <= 100 and value.isprintable() and not re.search(r"[<>`|$\\\[\]{}!]", value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    **{name: _is_name for name in ("experiment", "env", "task", "method", "metric")},
+    **{name: _is_number for name in ("env_steps", "wall_s", "train_s")},
+    "seed": lambda value: type(value) is int,
+    "shots": lambda value: value is None or type(value) is int,
+    "value": lambda value: value is None or _is_number(value),
+    "config": lambda value: isinstance(value, dict),
+    "extra": lambda value: isinstance(value, dict),
+    "versions": lambda value: isinstance(value, dict) and all(isinstance(version, str) for version in value.values()),
+    "command": lambda value: isinstance(value, str),
+    "commit": lambda value: isinstance(value, str | None),
+}
+"""What the fields of a cell must be."""
 
 
 @contextlib.contextmanager

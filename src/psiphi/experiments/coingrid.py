@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psiphi import configs, stats
 from psiphi import model as models
-from psiphi import stats
 from psiphi.agents import itd, psiphi
 from psiphi.agents.itd import ITDConfig
+from psiphi.configs import Count, Number, Positive
 from psiphi.envs import coingrid, coingrid_exact
 from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.loops import scan
@@ -42,9 +43,9 @@ class Setting:
     """The board."""
     demonstrators: tuple[tuple[float, float, float], ...] = (RED, GREEN)
     """What each demonstrator wants: a weight per colour. The learner is never told."""
-    episodes: int = 3_000
+    episodes: Count = 3_000
     """Demonstrated episodes per demonstrator."""
-    temperature: float = 0.02
+    temperature: Positive = 0.02
     """Of the demonstrators' Boltzmann policies, in units of reward."""
     ego_task: tuple[float, float, float] | None = None
     """The ego's own task while it trains; None: it never sees a reward (ITD)."""
@@ -52,10 +53,13 @@ class Setting:
     """The learner."""
     ego: psiphi.PsiPhiConfig | None = None
     """The ego's part, where it has a task; its `itd` is replaced by the above."""
-    prefill_steps: int = 2_048
+    prefill_steps: Number = 2_048
     """Random steps before the first update."""
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)
     """How a new task is inferred."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 class Trained(NamedTuple):
@@ -85,7 +89,7 @@ def make_agent(setting: Setting, spec: EnvSpec) -> Agent:
     return psiphi.make(replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents)
 
 
-def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True) -> Trained:
+def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True, checkpoint_every_s: float = 30.0) -> Trained:
     """Record the demonstrations and run ITD on them (or PsiPhi-learning, where the ego has a task of its own)."""
     started = time.monotonic()
     demos = demonstrations(setting, seed).demos
@@ -96,7 +100,8 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     loop = scan.LoopConfig(
         iterations=config.updates, chunk=min(500, config.updates), num_envs=config.num_envs, prefill_steps=setting.prefill_steps, seed=seed
     )
-    result = scan.run(env, agent, demos, loop, out=out, settings={"setting": asdict(setting)}, progress=progress)
+    settings = {"setting": asdict(setting)}
+    result = scan.run(env, agent, demos, loop, out=out, settings=settings, progress=progress, checkpoint_every_s=checkpoint_every_s)
     model = to_model(config, result.agent(), demos, agents)
     warning = itd.collapse(result.rows[-1]["train/signal"] or 0.0, result.rows[-1]["train/rank"] or 0.0, agents)
     if warning:

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psiphi import configs, stats
 from psiphi import model as model_functions
-from psiphi import stats
 from psiphi.agents import bc, dqn, psiphi, sqil
+from psiphi.configs import Count, Number
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
 from psiphi.experiments import baselines, imitation, models, paper, roundabout, traffic
@@ -55,16 +56,19 @@ class Online:
 
     setting: experiment.Setting
     """The world, the demonstrators and the learner."""
-    steps: int = CURVE_STEPS
+    steps: Count = CURVE_STEPS
     """Environment steps, random ones at the start included."""
-    updates_per_rollout: int = 2
+    updates_per_rollout: Count = 2
     """Updates for each step of all environments side by side: as many as the DQN it is compared with."""
-    study: int = 250
+    study: Number = 250
     """Rounds of updates after the random steps and before the first step of its own: what demonstrations teach needs no steps."""
-    evaluate_every: int = EVALUATE_EVERY
+    evaluate_every: Count = EVALUATE_EVERY
     """Environment steps between two evaluations."""
-    evaluate_episodes: int = 128
+    evaluate_episodes: Count = 128
     """Episodes of each evaluation."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ class Inferred:
     dqn: baselines.Setting = field(default_factory=lambda: baselines.default("dqn"))
     """The DQN's part."""
 
+    def __post_init__(self):
+        configs.check(self)
+
 
 @dataclass(frozen=True)
 class Adapted:
@@ -85,10 +92,13 @@ class Adapted:
     """How it imitated before."""
     inside: sqil.SQILConfig
     """How it learns in the task: in one environment, whose reward it now sees."""
-    updates_per_step: int = 1
+    updates_per_step: Count = 1
     """Updates for each step in the task."""
-    repetitions: int = 4
+    repetitions: Count = 4
     """How often to start over in each task."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 def online_setting(task: str, steps: int) -> Online:

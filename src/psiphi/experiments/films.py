@@ -1,7 +1,6 @@
 """An episode as a moving picture: any Gymnasium environment that draws itself, driven by any policy."""
 
 import io
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from jax import Array
 from PIL import Image, ImageDraw, ImageFont
 
+from psiphi import disk
 from psiphi.errors import UserError
 from psiphi.loops.evaluate import Policy
 
@@ -71,10 +71,4 @@ def _write(path: Path, frames: list[Image.Image], frame_ms: float) -> None:
     colours = [frame.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE) for frame in frames]
     durations = [round(frame_ms)] * (len(frames) - 1) + [PAUSE_MS]
     colours[0].save(data, format="GIF", save_all=True, append_images=colours[1:], duration=durations, loop=0, optimize=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.write_bytes(data.getvalue())
-        os.replace(draft, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    disk.write(path, data.getvalue())

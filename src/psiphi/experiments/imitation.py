@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from psiphi import configs
 from psiphi.agents import bc, itd, psiphi
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.psiphi import PsiPhiConfig
+from psiphi.configs import Count
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
@@ -34,25 +36,23 @@ class Setting:
     """The learner's config."""
     world: RoundaboutConfig = field(default_factory=RoundaboutConfig)
     """The traffic; a demonstrator is one of its exits."""
-    shown: int = 80
+    shown: Count = 80
     """Episodes of each demonstrator that are shown."""
-    held_out: int = 20
+    held_out: Count = 20
     """Episodes of each on which the predictions are judged."""
-    updates: int = 3_600
+    updates: Count = 3_600
     """Updates."""
-    judge_every: int = 300
+    judge_every: Count = 300
     """Updates between two judgements."""
     goals: tuple[str, ...] = ("wxr", "nxr", "exr")
     """The exits that the ego wants, one after the other, for equally many updates; only for a learner that drives."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Cars that it drives side by side, a step between updates."""
-    prefill_steps: int = 2_000
+    prefill_steps: Count = 2_000
     """Random steps at the beginning of each of its tasks."""
 
     def __post_init__(self):
-        for name in ("shown", "held_out", "updates", "judge_every", "num_envs", "prefill_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
+        configs.check(self)
         if not self.goals:
             raise UserError("goals is empty, but expected was at least one exit for the ego.")
 

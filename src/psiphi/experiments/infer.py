@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import matplotlib
 
@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 import psiphi
-from psiphi import report
+from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.answers import MOST_SHOWN, weightiest
 from psiphi.api.itd import OFFLINE
+from psiphi.configs import Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
 from psiphi.demos.commands import Mapped
@@ -47,11 +48,11 @@ class Infer:
     background: Path | None = None
     """Another such file, with the same columns: steps of nobody in particular, a random walk say. They tell how the world answers and are
     never imitated."""
-    held_out: float = 0.1
+    held_out: Annotated[float, Within(0, 0.9, above=True)] = 0.1
     """Share of each agent's episodes that is kept for judging."""
-    rewards: int = 100_000
+    rewards: Number = 100_000
     """At most so many steps are listed in rewards.csv; 0: no such file."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides everything random."""
     itd: ITDConfig = field(default_factory=lambda: OFFLINE)
     """Every setting of the learner."""
@@ -86,6 +87,8 @@ class Inferred(NamedTuple):
 def infer(config: Infer) -> Path:
     """Read, fit, judge and write; the report is written last."""
     demos = files.read(config.file, config.columns, progress=True)
+    disk.check_directory(config.out)
+    checkpoint.check_ours(config.out / "model")
     problems = validate.validate(demos, str(config.file))
     background = None if config.background is None else files.read(config.background, config.columns, progress=True)
     train, test = demos.split(config.held_out, config.seed)  # as `fit` splits them
@@ -94,7 +97,6 @@ def infer(config: Infer) -> Path:
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
-    config.out.mkdir(parents=True, exist_ok=True)
     itd.save(config.out / "model")
     write(config, found)
     return config.out
@@ -107,7 +109,8 @@ def run(arguments: Sequence[str]) -> None:
     directory = infer(parsed(Infer, arguments, "psiphi infer"))
     print((directory / "verdict.txt").read_text(encoding="utf-8"))
     print((directory / "preferences.md").read_text(encoding="utf-8"))
-    print(f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model.")
+    said = f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model."
+    print(printable.sentence(said))
 
 
 # --- What the rewards go with --------------------------------------------------------------------------------------------
@@ -211,7 +214,7 @@ def picture(found: Inferred) -> Drawing:
     draw: Callable[[Axes, Inferred, int], Any] = _map if pair is not None else _along
     drawn = [draw(ax, found, k) for k, ax in enumerate(panels)]
     if pair is not None:
-        panels[0].set_ylabel(found.telling.names[pair[1]])
+        panels[0].set_ylabel(printable.picture(found.telling.names[pair[1]]))
         below.colorbar(drawn[-1], ax=list(panels), label="of steps that lead there,\nin each agent's own scale", shrink=0.8)
     else:
         panels[0].set_ylabel("inferred reward")
@@ -223,8 +226,13 @@ def _heat(where: Any, found: Inferred) -> None:
     ax, table, agents = where.subplots(), found.telling.correlation, found.demos.agents
     image = ax.imshow(table, cmap="PuOr_r", vmin=-1, vmax=1, aspect="auto")
     ax.set_title("Inferred reward: correlation with where a step leads, and with the action")
-    ax.set_xticks(range(table.shape[1]), found.telling.names, rotation=90 if table.shape[1] > 8 else 0, fontsize=7)
-    ax.set_yticks(range(len(agents)), [str(agent) for agent in agents])
+    ax.set_xticks(
+        range(table.shape[1]),
+        [printable.picture(name) for name in found.telling.names],
+        rotation=90 if table.shape[1] > 8 else 0,
+        fontsize=7,
+    )
+    ax.set_yticks(range(len(agents)), [printable.picture(agent) for agent in agents])
     for label, agent in zip(ax.get_yticklabels(), agents, strict=True):
         label.set(**_doubt(found, agent))
     ax.grid(visible=False)
@@ -244,8 +252,9 @@ def _map(ax: Axes, found: Inferred, k: int) -> Any:
     mean = np.ma.masked_where(count == 0, total / np.maximum(count, 1))
     scale = max(float(np.abs(mean).max()), 1e-9)
     agent = found.demos.agents[k]
-    ax.set_title(f"{agent}: doubtful" if agent in found.itd.verdict.doubtful else str(agent), **_doubt(found, agent))
-    ax.set_xlabel(found.telling.names[found.telling.pair[0]])
+    name = printable.picture(agent)
+    ax.set_title(f"{name}: doubtful" if agent in found.itd.verdict.doubtful else name, **_doubt(found, agent))
+    ax.set_xlabel(printable.picture(found.telling.names[found.telling.pair[0]]))
     ax.grid(visible=False)
     return ax.pcolormesh(*cuts, mean.T / scale, cmap="PuOr_r", vmin=-1, vmax=1, alpha=0.35 if agent in found.itd.verdict.doubtful else 1.0)
 
@@ -265,8 +274,8 @@ def _along(ax: Axes, found: Inferred, k: int) -> None:
     for j, agent in enumerate(found.demos.agents[:MOST_AGENTS]):
         own = j == k
         colour = report.PALETTE[j % len(report.PALETTE)]
-        ax.plot(rewards[:, j], marker=".", color=colour, linewidth=2 if own else 1, alpha=1 if own else 0.6, label=str(agent))
-    ax.set_title(f"along an episode of {found.demos.agents[k]}", **_doubt(found, found.demos.agents[k]))
+        ax.plot(rewards[:, j], marker=".", color=colour, linewidth=2 if own else 1, alpha=1 if own else 0.6, label=printable.picture(agent))
+    ax.set_title(f"along an episode of {printable.picture(found.demos.agents[k])}", **_doubt(found, found.demos.agents[k]))
     ax.set_xlabel("step")
 
 
@@ -283,30 +292,28 @@ def write(config: Infer, found: Inferred) -> None:
     with plt.rc_context({**report.STYLE, "svg.hashsalt": "psiphi"}):
         drawing = picture(found)
         for name in ("wants.svg", "wants.png"):
-            with files.replacing(config.out / name) as draft, open(draft, "wb") as file:
-                drawing.savefig(file, format=name[-3:], facecolor="white", metadata={"Date": None} if name.endswith("svg") else None)
+            data = io.BytesIO()
+            drawing.savefig(data, format=name[-3:], facecolor="white", metadata={"Date": None} if name.endswith("svg") else None)
+            disk.write(config.out / name, data.getvalue())
         plt.close(drawing)
     put(config.out / "report.md", "\n".join(report_lines(config, found)))
 
 
 def put(path: Path, text: str) -> None:
     """All of it or nothing."""
-    with files.replacing(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+    disk.write(path, text.encode("utf-8", "backslashreplace"))
 
 
 def table_csv(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heading)
-    writer.writerows(rows)
+    writer.writerows([printable.csv(printable.visible(x) if isinstance(x, str) else x) for x in row] for row in (heading, *rows))
     return text.getvalue()
 
 
 def table_md(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     def cell(value: Any) -> str:
-        text = f"{value:+.2f}" if isinstance(value, float) else str(value)
-        return text.replace("|", "\\|")
+        return f"{value:+.2f}" if isinstance(value, float) else str(value)
 
     rule = ["---", *("---:" for _ in heading[1:])]
     return [f"| {' | '.join(map(cell, row))} |" for row in (heading, rule, *rows)]
@@ -333,28 +340,26 @@ def cumulant_names(found: Inferred) -> tuple[str, ...]:
 
 def preference_lines(found: Inferred) -> list[str]:
     """For people: what each agent's reward goes with most, how much the agents agree, and w."""
-    agents, t = found.demos.agents, found.telling
+    agents, t = [_mark(found, agent) for agent in found.demos.agents], found.telling
+    names = [printable.markdown(name) for name in t.names]
     most = []
     for row in t.correlation:
         order = np.argsort(-np.abs(row))[:3]
-        most.append(", ".join(f"{t.names[i]} ({row[i]:+.2f})" for i in order if abs(row[i]) >= 0.05) or "nothing in particular")
+        most.append(", ".join(f"{names[i]} ({row[i]:+.2f})" for i in order if abs(row[i]) >= 0.05) or "nothing in particular")
     preferences = found.itd.preferences
     shown = weightiest(preferences.w, MOST_SHOWN)
-    named = cumulant_names(found)
-    weights = [[_mark(found, agent), *map(float, preferences.w[k, shown])] for k, agent in enumerate(agents)]
+    named = [printable.markdown(name) for name in cumulant_names(found)]
+    weights = [[agent, *map(float, preferences.w[k, shown])] for k, agent in enumerate(agents)]
     left = preferences.w.shape[1] - len(shown)
     return [
         "Correlations of the inferred reward with where a step leads and with what is done, over everybody's steps; a reward that",
         "depends on several things together may go with none of them alone. *In italics*: the verdict warns of this agent.",
         "",
-        *table_md(["agent", "its inferred reward goes with"], [[_mark(found, a), text] for a, text in zip(agents, most, strict=True)]),
+        *table_md(["agent", "its inferred reward goes with"], list(zip(agents, most, strict=True))),
         "",
         "How much the agents' rewards agree (correlation):",
         "",
-        *table_md(
-            ["", *map(str, agents)],
-            [[_mark(found, agent), *map(float, row)] for agent, row in zip(agents, preferences.likeness, strict=True)],
-        ),
+        *table_md(["", *agents], [[agent, *map(float, row)] for agent, row in zip(agents, preferences.likeness, strict=True)]),
         "",
         f"Preferences w over the cumulants that all agents share{f' ({left} that matter less are in preferences.csv)' if left else ''}:",
         "",
@@ -363,7 +368,7 @@ def preference_lines(found: Inferred) -> list[str]:
 
 
 def _mark(found: Inferred, agent: Any) -> str:
-    return f"*{agent}*" if agent in found.itd.verdict.doubtful else str(agent)
+    return f"*{printable.markdown(agent)}*" if agent in found.itd.verdict.doubtful else printable.markdown(agent)
 
 
 def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]]:
@@ -402,13 +407,13 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         warnings.append(f"... and {len(found.problems) - MOST_PROBLEMS} more: psiphi demos validate {config.file}")
     commit = f"commit {found_commit}, " if (found_commit := cells.commit()) else ""
     return [
-        f"# What the agents of {config.file.name} want",
+        f"# What the agents of {printable.markdown(config.file.name)} want",
         "",
         "## Before you believe it",
         "",
         *found.itd.verdict.lines(),
         "",
-        *(f"- The log: {warning}" for warning in warnings),
+        *(f"- The log: {printable.markdown(warning, 1_000)}" for warning in warnings),
         "- Rewards that differ by shaping or scale lead to the same behaviour; no log tells them apart.",
         "",
         "## What was learned",
@@ -426,7 +431,7 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         "",
         "## How it was made",
         "",
-        f"    {cells.command()}",
+        f"    {printable.visible(cells.command())}",
         "",
         f"Seed {config.seed}, {commit}{', '.join(f'{name} {value}' for name, value in cells.versions().items())}.",
         "",

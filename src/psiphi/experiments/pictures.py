@@ -13,6 +13,7 @@ from jax import Array
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
+from psiphi import disk
 from psiphi import model as models
 from psiphi.envs import coingrid
 from psiphi.envs.coingrid import FORWARD, NUM_DIRECTIONS, CoinGridConfig
@@ -117,8 +118,7 @@ def write_gif(path: Path, strips: Sequence[Strip], pixels: int = 26) -> None:
     data = io.BytesIO()
     colours = [frame.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE) for frame in frames]
     colours[0].save(data, format="GIF", save_all=True, append_images=colours[1:], duration=durations, loop=0, optimize=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.getvalue())
+    disk.write(path, data.getvalue())
 
 
 def _frame(strips: Sequence[Strip], number: int, t: int, pixels: int) -> Image.Image:

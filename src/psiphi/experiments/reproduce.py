@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from psiphi import report
+from psiphi import configs, disk, report
+from psiphi.configs import Count
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
 from psiphi.experiments import cells, comparisons, models, paper, pictures, traffic
@@ -40,19 +42,17 @@ from psiphi.progress import shown
 class Effort:
     """How much of everything; None is the experiment's own. Less than that is for trying things out."""
 
-    updates: int | None = None
+    updates: Count | None = None
     """Updates of training."""
-    episodes: int | None = None
+    episodes: Count | None = None
     """Demonstrated episodes per demonstrator."""
-    repetitions: int = 256
+    repetitions: Count = 256
     """Repetitions of few-shot transfer per task; an eighth of it where there are 100 shots."""
-    steps: int | None = None
+    steps: Count | None = None
     """Environment steps of the learners that act."""
 
     def __post_init__(self):
-        for name, value in asdict(self).items():
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}, but expected was at least 1.")
+        configs.check(self)
 
 
 class Unit(NamedTuple):
@@ -269,6 +269,7 @@ def reproduce(
     what = find(name)
     directory = out / name
     wanted = units(what, seeds, methods, envs)
+    disk.check_directory(directory)
     missing = pending(what, directory, wanted, effort)
     origin = {"commit": cells.commit(), "versions": cells.versions(), "command": cells.command()}
     done = len(wanted) - len(missing)
@@ -355,7 +356,7 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 """Nets this small leave a second thread waiting: two processes of one thread each get more done than one of two."""
 
 
-WORKER = "from psiphi.experiments.reproduce import worker; worker()"
+WORKER = "from psiphi.experiments import reproduce; reproduce.end_with_parent(); reproduce.worker()"
 
 
 def compiled_programs() -> Path:
@@ -406,7 +407,7 @@ def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any],
     said, complained = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, json.dumps(task)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # never written to: it ends with this process, however that ends, and the worker with it
         stdout=said,
         stderr=complained,
         env={"JAX_COMPILATION_CACHE_DIR": str(compiled_programs()), **os.environ, "XLA_FLAGS": flags, "NPROC": "1"},
@@ -426,6 +427,17 @@ def _outcome(worker: _Worker) -> list[Cell] | str:
                     print(line, file=sys.stderr)
             return json.loads(said.read())
     return lines[-1] if lines else f"it ended with code {worker.process.returncode}."
+
+
+def end_with_parent() -> None:
+    """End this process when the other end of its standard input closes, as it does when the parent is gone, killed or not."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def worker() -> None:

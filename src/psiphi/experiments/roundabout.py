@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi import gpi, replay
+from psiphi import configs, gpi, replay
 from psiphi import model as models
 from psiphi.agents import bc, dqn, itd, sqil
 from psiphi.agents.bc import BCConfig
@@ -25,6 +25,7 @@ from psiphi.agents.gail import GAILConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.sqil import SQILConfig
+from psiphi.configs import Count, Number
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import EXITS, RoundaboutConfig
 from psiphi.errors import UserError
@@ -98,8 +99,11 @@ class Inference:
 
     itd: ITDConfig
     """What infers."""
-    updates_per_rollout: int = 2
+    updates_per_rollout: Count = 2
     """Its updates after each step of the learners."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 @dataclass(frozen=True)
@@ -112,21 +116,19 @@ class Setting:
     """What infers the reward by which the learner is paid; None: the learner is paid by the world, if it is paid at all."""
     world: RoundaboutConfig = field(default_factory=RoundaboutConfig)
     """The traffic, and what the ego is paid."""
-    episodes: int = 500
+    episodes: Count = 500
     """Demonstrated episodes of each demonstrator."""
-    steps: int = 500_000
+    steps: Count = 500_000
     """Environment steps of the learner for each demonstrator, random ones at the start included."""
-    prefill_steps: int = 4_000
+    prefill_steps: Number = 4_000
     """Steps before the first update, for those who replay."""
-    updates_per_rollout: int = 1
+    updates_per_rollout: Count = 1
     """Updates after each rollout."""
-    judged: int = 512
+    judged: Count = 512
     """Episodes on which a policy is judged."""
 
     def __post_init__(self):
-        for name in ("episodes", "steps", "updates_per_rollout", "judged"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
+        configs.check(self)
 
 
 def loop_of(setting: Setting) -> scan.LoopConfig:

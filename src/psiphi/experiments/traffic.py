@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from psiphi import replay
+from psiphi import configs, replay
 from psiphi.agents import bc, dqn, psiphi, sqil, watching
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.agents.sqil import SQILConfig
+from psiphi.configs import Count, Number, Positive
 from psiphi.envs import highway, roundabout
 from psiphi.envs.highway import HighwayConfig
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.envs.traffic import roads
 from psiphi.envs.traffic_gym import TrafficEnv
-from psiphi.errors import UserError
 from psiphi.experiments import films
 from psiphi.experiments.models import changed
 from psiphi.loops import scan
@@ -46,31 +46,27 @@ class Setting:
     """The algorithm's config."""
     world: World
     """The traffic, and what the ego is paid."""
-    reference: float
+    reference: Positive
     """What counts as a normalised return of 1: IDM's mean return in the ego's place (`expert_returns`)."""
-    steps: int = 32_000
+    steps: Count = 32_000
     """Environment steps, the random ones at the start included."""
-    prefill_steps: int = 1_000
+    prefill_steps: Number = 1_000
     """Steps before the first update."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments side by side; each takes one step between updates."""
-    updates_per_rollout: int = 1
+    updates_per_rollout: Count = 1
     """Updates after those steps."""
-    room: int = 20_000
+    room: Count = 20_000
     """Steps that are kept of each demonstrator."""
     pooled: bool = False
     """Whether the learner is told who did what, or takes all for one demonstrator."""
-    evaluate_every: int = 2_000
+    evaluate_every: Count = 2_000
     """Environment steps between two evaluations."""
-    evaluate_episodes: int = 128
+    evaluate_episodes: Count = 128
     """Episodes of each evaluation."""
 
     def __post_init__(self):
-        for name in ("steps", "num_envs", "updates_per_rollout", "room", "evaluate_every", "evaluate_episodes"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
-        if not self.reference > 0:
-            raise UserError(f"reference is {self.reference}, but expected was a positive return.")
+        configs.check(self)
 
 
 def make_env(world: World) -> Env:

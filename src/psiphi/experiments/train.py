@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from psiphi import checkpoint, disk
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -13,6 +14,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.agents.sqil import SQILConfig
+from psiphi.configs import Count, Seed, Weight
 from psiphi.errors import UserError
 from psiphi.experiments import baselines, models
 from psiphi.experiments import coingrid as experiment
@@ -54,7 +56,7 @@ class DQNSetting(baselines.Setting):
 
     agent: DQNConfig = dataclasses.field(default_factory=LEARNERS["dqn"].default)
     """The algorithm."""
-    updates_per_rollout: int = baselines.default("dqn").updates_per_rollout
+    updates_per_rollout: Count = baselines.default("dqn").updates_per_rollout
     """Updates after each step in all environments."""
 
 
@@ -108,10 +110,12 @@ class Run:
     """The run directory: config.json, metrics.jsonl, checkpoint/ and, in the end, model/. A run that it holds is continued."""
     env: str = "coingrid"
     """Where to train: coingrid (a fresh layout in every episode) or coingrid-25 (the authors' 25 layouts)."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides the demonstrations, the worlds and everything random."""
     quiet: bool = False
     """No progress bar."""
+    checkpoint_every_s: Weight = 30.0
+    """Seconds between two checkpoints, besides one at the end and one at an interruption: so much is done again after a crash."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +124,7 @@ class ModelRun(Run):
 
     preset: Preset = "default"
     """What the other flags start from: what works best, or the paper's losses and numbers as printed."""
-    updates: int | None = None
+    updates: Count | None = None
     """Short for --itd.updates."""
 
 
@@ -181,10 +185,12 @@ def _as(kind: type, value: Any, **changes: Any) -> Any:
 
 def train(config: Any) -> Path:
     """Train, or continue, and leave the model or the policy in the run directory."""
+    disk.check_directory(config.run.out)
+    checkpoint.check_ours(config.run.out / models.DIRECTORY)
     if isinstance(config, TrainITD | TrainPsiPhi):
         return _train_model(config)
     run, setting = config.run, _as(baselines.Setting, config.setting)
-    trained = baselines.train(setting, run.seed, out=run.out, progress=not run.quiet)
+    trained = baselines.train(setting, run.seed, out=run.out, progress=not run.quiet, checkpoint_every_s=run.checkpoint_every_s)
     baselines.save(run.out / models.DIRECTORY, trained, setting, run.env, run.seed)
     return run.out / models.DIRECTORY
 
@@ -195,6 +201,6 @@ def _train_model(config: TrainITD | TrainPsiPhi) -> Path:
     run = config.run
     if run.updates is not None:
         setting = models.changed(setting, {"itd.updates": run.updates})
-    trained = experiment.train(setting, run.seed, out=run.out, progress=not run.quiet)
+    trained = experiment.train(setting, run.seed, out=run.out, progress=not run.quiet, checkpoint_every_s=run.checkpoint_every_s)
     models.save(run.out / models.DIRECTORY, trained, setting, run.env, run.seed)
     return run.out / models.DIRECTORY

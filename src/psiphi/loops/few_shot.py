@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from psiphi import configs, tasks
 from psiphi import model as models
-from psiphi import tasks
+from psiphi.configs import Weight
 from psiphi.model import Model
 from psiphi.types import Env
 
@@ -24,12 +25,15 @@ class FewShotConfig:
 
     inference: Literal["bayes", "least-squares"] = "bayes"
     """Extension: Bayesian regression in the span of the demonstrators' preferences, or the paper's least squares."""
-    kappa: float = 2.0
+    kappa: Weight = 2.0
     """Extension: optimism of the first episode, in standard deviations ("bayes" only); 0: greedy."""
-    temperature: float = 0.08
+    temperature: Weight = 0.08
     """Extension: softness of the GPI policy in units of reward; 0: greedy (paper)."""
-    ridge: float = 1e-3
+    ridge: Weight = 1e-3
     """Ridge of the least squares, which is otherwise undetermined before the first rewards."""
+
+    def __post_init__(self):
+        configs.check(self)
 
 
 class Shots(NamedTuple):

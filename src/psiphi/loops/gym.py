@@ -39,6 +39,14 @@ class Step(NamedTuple):
     real: np.ndarray
 
 
+def _finite(what: str, array: Any) -> Any:
+    """What an environment gave, if an agent can learn from it."""
+    numbers = np.asarray(array)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise UserError(f"The environment gave {what} of {numbers[~np.isfinite(numbers)][0]}, expected finite numbers.")
+    return array
+
+
 class Worlds:
     """A vector of Gymnasium environments as the loop sees it: where they are now, and whole transitions."""
 
@@ -53,7 +61,7 @@ class Worlds:
     def reset(self, seed: int | None = None) -> None:
         """A fresh episode everywhere."""
         raw, _ = self.envs.reset(seed=seed)
-        self.obs = self.see(raw)
+        self.obs = self.see(_finite("an observation", raw))
         self._resets_next = np.zeros(self.num_envs, bool)
 
     def step(self, action: np.ndarray) -> Step:
@@ -61,17 +69,18 @@ class Worlds:
         obs, phantom = self.obs, self._resets_next
         raw, reward, terminated, truncated, info = self.envs.step(self.first_action + action)
         last = np.logical_or(terminated, truncated)
-        reached = self.see(raw)
+        reached = self.see(_finite("an observation", raw))
         self.obs, self._resets_next = reached, np.zeros(self.num_envs, bool)
         if self.mode == AutoresetMode.NEXT_STEP:
             self._resets_next = last
         elif last.any() and self.mode == AutoresetMode.SAME_STEP:
             reached = np.array(reached)
-            reached[last] = self.see(np.stack([info["final_obs"][i] for i in np.flatnonzero(last)]))
+            reached[last] = self.see(_finite("an observation", np.stack([info["final_obs"][i] for i in np.flatnonzero(last)])))
         elif last.any():
-            self.obs = self.see(self.envs.reset(options={"reset_mask": last})[0])
+            self.obs = self.see(_finite("an observation", self.envs.reset(options={"reset_mask": last})[0]))
         discount = 1.0 - np.asarray(terminated, np.float32)
-        transition = Transition(obs, action, np.asarray(reward, np.float32), discount, reached, last)  # pyright: ignore[reportArgumentType]
+        paid = _finite("a reward", np.asarray(reward, np.float32))
+        transition = Transition(obs, action, paid, discount, reached, last)  # pyright: ignore[reportArgumentType]
         return Step(transition, ~phantom)
 
 
@@ -157,6 +166,7 @@ def run(
     host = _Host(worlds, agent, config, evaluate)
     program = Program(partial(host.begin, state), host.chunk, host.study, host.judge)  # pyright: ignore[reportArgumentType]
     keys = jax.random.key(config.seed)[None]
+    scan.check_memory(host._empty, keys, demos)
     stage = partial(scan._Run, program, config, False)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:

@@ -2,12 +2,17 @@
 
 Whatever moment a process dies at, the directory can be continued. Rows go to metrics.jsonl before the checkpoint that covers
 them, and the checkpoint says how long the file then was: rows a killed run wrote later are cut off and written again.
+
+What is in a directory belongs together, and is refused where it does not: the checkpoint carries the hash of the config and of the rows it
+covers, and the lock file remembers the step of the last checkpoint.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,10 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from psiphi import checkpoint
+from psiphi import checkpoint, disk, limits
 from psiphi.errors import UserError
 
-CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.jsonl", "checkpoint"
+CONFIG, METRICS, CHECKPOINT, LOCK = "config.json", "metrics.jsonl", "checkpoint", ".lock"
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: step, env_steps, seed, wall_s, then the figures by name."""
@@ -44,10 +49,24 @@ class Position(NamedTuple):
     """What the checkpoint was computed with; another version or thread count may round differently."""
 
 
+class _Held:
+    """A directory that this process runs in: its lock, and the rows as they should be."""
+
+    def __init__(self, path: Path, lock: Any):
+        self.path, self.lock = path, lock
+        self.rows = hashlib.sha256()
+        self.length: int | None = None
+        """Bytes of metrics.jsonl; None until it was read."""
+
+
+_HELD: dict[Path, _Held] = {}
+"""The directories that this process runs in."""
+
+
 @contextlib.contextmanager
 def opened(directory: Path, config: dict[str, Any]) -> Iterator[None]:
     """Hold a run directory for this process alone; make it, or check that it was made for the same config."""
-    _make(directory)
+    disk.make_directory(directory)
     with _locked(directory):
         _check_config(directory, json.loads(json.dumps(config)))
         yield
@@ -78,27 +97,57 @@ def stoppable() -> Iterator[Callable[[], int | None]]:
 
 def append_rows(directory: Path, rows: list[Row]) -> None:
     """Add lines to metrics.jsonl, down to the disk: the checkpoint that follows relies on them."""
-    with open(directory / METRICS, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
+    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+    held = _undisturbed(directory)
+    length = disk.append(directory / METRICS, data)
+    if held and held.length is not None:
+        held.rows.update(data)
+        held.length = length
 
 
 def save(directory: Path, tree: Any, *, step: int, wall_s: float) -> None:
     """Put down a checkpoint that covers all rows written so far, in place of the one before it."""
-    metrics = directory / METRICS
-    length = metrics.stat().st_size if metrics.exists() else 0
-    checkpoint.save(directory / CHECKPOINT, tree, meta={"step": step, "wall_s": wall_s, "metrics_bytes": length, "made_with": made_with()})
+    held = _undisturbed(directory)
+    if held and held.length is not None:
+        covered = {"metrics_bytes": held.length, "metrics_sha256": held.rows.hexdigest()}
+    else:
+        data = _rows_file(directory)
+        covered = {"metrics_bytes": len(data), "metrics_sha256": hashlib.sha256(data).hexdigest()}
+    meta = {"step": step, "wall_s": wall_s, **covered, "config_sha256": _config_hash(directory), "made_with": made_with()}
+    checkpoint.save(directory / CHECKPOINT, tree, meta=meta)
+    if held:
+        _remember(held, step)
 
 
 def rewind(directory: Path) -> Position | None:
-    """Cut metrics.jsonl back to the checkpoint and say where that is; without a checkpoint, back to nothing."""
-    if not _has_checkpoint(directory):
-        _cut(directory / METRICS, 0)
+    """Cut metrics.jsonl back to the checkpoint and say where that is; without a checkpoint, back to nothing.
+
+    Nothing is cut before it is known that the directory belongs together and that what is cut was written after the checkpoint.
+    """
+    disk.refuse_link(directory / CHECKPOINT)
+    meta = _checked_meta(directory) if _has_checkpoint(directory) else None
+    last, step, covered = _remembered(directory), -1 if meta is None else meta["step"], 0 if meta is None else meta["metrics_bytes"]
+    if last > step:
+        found = "there is none" if meta is None else f"it is of step {step}"
+        raise UserError(
+            f"{directory} had a checkpoint of step {last}, but now {found}, and the rows since then would be cut off; "
+            f"restore {CHECKPOINT} or choose another directory."
+        )
+    data = _rows_file(directory)
+    path = directory / METRICS
+    if len(data) < covered:
+        raise UserError(f"{path} has {len(data)} bytes, but its checkpoint covers {covered}; restore the file or choose another directory.")
+    rows = hashlib.sha256(data[:covered])
+    if meta is not None and meta.get("metrics_sha256", rows.hexdigest()) != rows.hexdigest():
+        raise UserError(f"{path} is not the file that its checkpoint covers; restore it or choose another directory.")
+    _check_tail(path, data[covered:], step)
+    if len(data) > covered:
+        disk.cut(path, covered)
+    if held := _HELD.get(directory.absolute()):
+        held.rows, held.length = rows, covered
+    if meta is None:
         return None
-    meta = checkpoint.read_meta(directory / CHECKPOINT)
-    _cut(directory / METRICS, meta["metrics_bytes"])
-    return Position(meta["step"], meta["wall_s"], read_rows(directory), meta["made_with"])
+    return Position(step, meta["wall_s"], _parsed_rows(path, data[:covered]), meta["made_with"])
 
 
 def restore(directory: Path, like: Any) -> Any:
@@ -108,10 +157,7 @@ def restore(directory: Path, like: Any) -> Any:
 
 def read_rows(directory: Path) -> list[Row]:
     """The rows of metrics.jsonl; a last line that a dying process left unfinished is not a row."""
-    path = directory / METRICS
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    return _parsed_rows(directory / METRICS, _rows_file(directory))
 
 
 def figures(metrics: dict[str, Any]) -> Row:
@@ -131,39 +177,117 @@ def made_with() -> dict[str, Any]:
     return {"jax": jax.__version__, "device": jax.devices()[0].device_kind, "threads": os.environ.get("NPROC", str(threads))}
 
 
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The run directory {directory} cannot be made: {error.strerror}.") from error
-
-
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """The system frees the lock when the process ends, however it ends. Where there is no flock, nobody checks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(directory / ".lock", "w") as file:
+    with disk.lock_file(directory / LOCK) as file:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(f"Another process is running in {directory}; wait for it or choose another directory.") from error
+        _HELD[directory.absolute()] = _Held(directory / LOCK, file)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"Another process is running in {directory}; wait for it or choose another directory.") from error
-        yield
+            yield
+        finally:
+            del _HELD[directory.absolute()]
+
+
+def _undisturbed(directory: Path) -> _Held | None:
+    """What this process holds of a directory, if it does; files that were removed or replaced under a running training are noticed."""
+    held = _HELD.get(directory.absolute())
+    if held is None:
+        return None
+    try:
+        same = os.path.samestat(os.stat(directory / LOCK, follow_symlinks=False), os.fstat(held.lock.fileno()))
+    except OSError:
+        same = False
+    changed = [LOCK] * (not same) + [CONFIG] * (not (directory / CONFIG).is_file())
+    if same and held.length is not None and disk.length(directory / METRICS) != held.length:
+        changed.append(METRICS)
+    if changed:
+        raise UserError(f"{directory / changed[0]} was removed or changed while a training ran there, expected it to be left alone.")
+    return held
+
+
+def _remember(held: _Held, step: int) -> None:
+    """The step of the last checkpoint, in the lock file: one that is older, or none, is then not taken for the last."""
+    with disk.sentences(held.path, "written"):
+        held.lock.seek(0)
+        held.lock.write(f"{step:<20}\n".encode())  # of fixed length: a single write that needs no truncation
+        held.lock.flush()
+
+
+def _remembered(directory: Path) -> int:
+    """That step; -1 if there was none yet."""
+    with contextlib.suppress(FileNotFoundError, UserError):
+        text = disk.read(directory / LOCK, 64).strip()
+        return int(text) if text.isdigit() else -1
+    return -1
+
+
+def _checked_meta(directory: Path) -> dict[str, Any]:
+    """What the checkpoint says of itself, if it is whole and of this run."""
+    path = directory / CHECKPOINT
+    meta = checkpoint.verified_meta(path)
+    kinds = {"step": int, "wall_s": int | float, "metrics_bytes": int, "made_with": dict}
+    wrong = [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]
+    if wrong or meta["step"] < 0 or meta["metrics_bytes"] < 0 or not math.isfinite(meta["wall_s"]):
+        raise UserError(f"Checkpoint {path} does not say where a run stands; expected one that a training left.")
+    if meta.get("config_sha256", config := _config_hash(directory)) != config:
+        raise UserError(f"Checkpoint {path} is of a run with another {CONFIG}; restore what belongs together or choose another directory.")
+    return meta
+
+
+def _config_hash(directory: Path) -> str:
+    """Of what config.json says, however it is laid out."""
+    try:
+        found = disk.read_json(directory / CONFIG)
+    except FileNotFoundError:
+        return ""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def _rows_file(directory: Path) -> bytes:
+    path = directory / METRICS
+    limits.check_memory(path, 4 * disk.length(path))
+    try:
+        return disk.read(path, limits.MOST_ROWS_BYTES)
+    except FileNotFoundError:
+        return b""
+
+
+def _parsed_rows(path: Path, data: bytes) -> list[Row]:
+    rows = [disk.parsed(line, f"{path}, line {i}") for i, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1)]
+    if not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path} is damaged: a line is not a row of figures by name.")
+    return rows
+
+
+def _check_tail(path: Path, data: bytes, step: int) -> None:
+    """What is about to be cut must be rows that this run wrote after the step; its last line may be unfinished."""
+    try:
+        strange = any(type(row.get("step")) is not int or row["step"] <= step for row in _parsed_rows(path, data))
+    except UserError:
+        strange = True
+    if strange:
+        after = "that no checkpoint covers" if step < 0 else f"after its checkpoint of step {step}"
+        raise UserError(f"{path} has lines {after} that this run did not write and that would be cut off; move the file away first.")
 
 
 def _check_config(directory: Path, config: dict[str, Any]) -> None:
     path = directory / CONFIG
-    if not path.exists():
+    if not os.path.lexists(path):
         if _has_checkpoint(directory) or (directory / METRICS).exists():
             raise UserError(f"{directory} holds a run but no config.json that says which; choose another directory.")
-        _write(path, json.dumps(config, indent=2) + "\n")
+        disk.remove_drafts(directory, re.compile(re.escape(CONFIG)))
+        disk.write(path, (json.dumps(config, indent=2) + "\n").encode())
         return
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = json.loads(disk.read(path, limits.MOST_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not readable as JSON; choose another directory or restore the file.") from error
     difference = _first_difference(found, config)
     if difference:
@@ -189,18 +313,3 @@ def _first_difference(old: Any, new: Any, name: str = "") -> tuple[str, str, str
 def _has_checkpoint(directory: Path) -> bool:
     """Whether there is a whole one: a process that died in its first save leaves a directory without a manifest."""
     return (directory / CHECKPOINT / "manifest.json").exists()
-
-
-def _cut(path: Path, length: int) -> None:
-    found = path.stat().st_size if path.exists() else 0
-    if found < length:
-        raise UserError(f"{path} has {found} bytes, but its checkpoint covers {length}; restore the file or choose another directory.")
-    if found > length:
-        os.truncate(path, length)
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)

@@ -10,6 +10,7 @@ floating-point numbers in another order, so its results agree to rounding, not a
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from psiphi import configs, limits
+from psiphi.configs import Count, Number, Seed
 from psiphi.errors import UserError
-from psiphi.loops import runs
+from psiphi.loops import divergence, runs
 from psiphi.loops.evaluate import Policy
 from psiphi.progress import Silent, shown
 from psiphi.types import Agent, Demonstration, Demos, Env, Metrics, TimeStep, Transition
@@ -37,32 +40,27 @@ Watch = Callable[[Any, Array, Demonstration], Any]
 class LoopConfig:
     """How long, how wide and from which seeds to train."""
 
-    iterations: int = 1000
+    iterations: Count = 1000
     """Iterations in all: each collects one rollout and then updates."""
-    chunk: int = 100
+    chunk: Count = 100
     """Iterations between two evaluations; the last chunk may be shorter."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments side by side, N."""
-    rollout_length: int = 1
+    rollout_length: Count = 1
     """Steps of each environment per iteration, T."""
-    updates_per_rollout: int = 1
+    updates_per_rollout: Count = 1
     """Updates of the agent per iteration."""
-    prefill_steps: int = 0
+    prefill_steps: Number = 0
     """Environment steps, summed over the environments, to collect before the first update; rounded up to whole rollouts."""
-    study: int = 0
+    study: Number = 0
     """So many of the iterations, the first, only update: from demonstrations and the prefilled steps, before anything else is done."""
-    seed: int = 0
+    seed: Seed = 0
     """The first seed."""
-    num_seeds: int = 1
+    num_seeds: Count = 1
     """Independent runs trained at once, with seeds `seed`, `seed` + 1, ..."""
 
     def __post_init__(self):
-        for name in ("iterations", "chunk", "num_envs", "rollout_length", "updates_per_rollout", "num_seeds"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 1.")
-        for name in ("prefill_steps", "study", "seed"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} is {getattr(self, name)}, but expected was at least 0.")
+        configs.check(self)
         if self.study > self.iterations:
             raise UserError(f"study is {self.study}, but there are only {self.iterations} iterations.")
 
@@ -296,6 +294,7 @@ def run(
     """
     program = compile_run(env, agent, config, evaluate, watch)
     keys = jnp.stack([jax.random.key(seed) for seed in config.seeds])
+    check_memory(program.begin, keys, demos)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
             stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic(), until)
@@ -307,6 +306,12 @@ def run(
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
             stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s, until)
             return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
+
+
+def check_memory(begin: Callable[..., Carry], keys: Array, demos: Demos | None) -> None:
+    """Refuse a run whose replay, networks and demonstrations will not fit, before any of it is made; tracing `begin` tells."""
+    shapes = jax.tree.leaves(jax.eval_shape(begin, keys, demos))
+    limits.check_memory("This run", sum(math.prod(x.shape) * getattr(x.dtype, "itemsize", 8) for x in shapes))
 
 
 def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demos: Demos | None) -> Carry:
@@ -327,6 +332,7 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     total = stage.config.iterations
     done = int(carry.iteration[0])
     saved = time.monotonic()
+    divergence.check(done, {}, carry.agent, stage.config.seeds)
     if done == 0:
         _record(stage, rows, 0, {}, stage.program.evaluate(carry))
     while done < total:
@@ -335,6 +341,7 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
         carry, metrics = (stage.program.study if studies else stage.program.chunk)(carry, length)
         done += length
         _wait(stage, carry)
+        divergence.check(done, metrics, carry.agent, stage.config.seeds)
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
         stopped = stage.stop() is not None
         if stage.out and (stopped or done == total or time.monotonic() - saved >= stage.checkpoint_every_s):
