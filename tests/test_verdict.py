@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_interval_goes_from_the_smallest_to_the_largest_likeness():
 # --- Does planning on the reward lead where the agent went? ------------------------------------------------------------------------
 
 
-def chain(seed: int = 0) -> tuple[np.ndarray, ...]:
+def chain(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Five states in a row, left and right. Agent 0 wants out on the right; agent 1 wants to stay on the left; agent 2 both, by place."""
     rng = np.random.default_rng(seed)
     state, action = rng.integers(0, 5, 2_000), rng.integers(0, 2, 2_000)
@@ -178,7 +179,8 @@ def test_replanning_agrees_in_proportion_to_imitation():
 
 FINE = {
     "nll": 0.5, "majority": 1.2, "count": 0.6, "clone": 0.5, "told_apart": 0.4, "one_for_all": 0.3, "outdone": 0.0, "agreement": 0.9,
-    "coverage": 0.9, "replan": 0.9, "explained": 0.9, "signal": 0.5, "held_out_steps": 200, "episodes": 20, "consistency": 20.0, "lapse": 0.1,
+    "coverage": 0.9, "replan": 0.9, "explained": 0.9, "signal": 0.5, "held_out_steps": 200, "episodes": 20, "consistency": 20.0,
+    "lapse": 0.1,
 }  # fmt: skip
 FACTS = {"rank": 2.9, "gamma": 0.95, "median_length": 40.0, "terminated_share": 0.8, "cumulants": "changes, constant"}
 
@@ -338,7 +340,7 @@ def test_markdown_starts_with_the_doubtful():
 
 
 def test_an_unknown_agent_is_named():
-    with pytest.raises(UserError, match="There is no agent 'nobody'; expected was one of 'agent0', 'agent1', 'agent2'"):
+    with pytest.raises(UserError, match="There is no agent 'nobody'; expected one of 'agent0', 'agent1', 'agent2'"):
         judge(case()).of("nobody")
 
 
@@ -358,13 +360,15 @@ def test_json_of_integer_ids():
     assert Verdict.from_json(json.loads(json.dumps(found.to_json()))).of(1)[0].agent == 1
 
 
-def damaged(path: str, value: object) -> object:
-    whole = judge(case(first={"agreement": 0.1})).to_json()
-    place, *steps = [whole], 0, *(int(step) if step.isdigit() else step for step in path.split(".") if step)
-    for step in steps[:-1]:
+def damaged(path: str, value: object) -> Any:
+    """A verdict's JSON with another value at one place."""
+    whole: list[Any] = [judge(case(first={"agreement": 0.1})).to_json()]
+    place: Any = whole
+    *way, last = [0, *(int(step) if step.isdigit() else step for step in path.split(".") if step)]
+    for step in way:
         place = place[step]
-    place[steps[-1]] = value
-    return place[0] if len(steps) == 1 else whole
+    place[last] = value
+    return whole[0]
 
 
 @pytest.mark.parametrize(

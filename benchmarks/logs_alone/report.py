@@ -276,17 +276,17 @@ def _log(cell: Cell) -> str:
 def counts_part(straight: Sequence[Cell], shuffled: Sequence[Cell]) -> str:
     flipped = [cell for cell in straight if cell["r_own"] is not None and cell["r_own"] < 0]
     silent = [cell for cell in flipped if not cell["doubtful"]]
-    logs: dict[sweeps.Fit, bool] = {}
+    logs: dict[sweeps.Fit, list[bool]] = {}
     for cell in shuffled:
-        fit = store.fit_of(cell)
-        logs[fit] = logs.get(fit, False) or cell["doubtful"] or bool(cell["log_findings"])
-    unseen = sum(not warned for warned in logs.values())
+        logs.setdefault(store.fit_of(cell), []).append(cell["doubtful"])
+    everybody, nobody = sum(map(all, logs.values())), sum(not any(doubtful) for doubtful in logs.values())
+    some = len(logs) - everybody - nobody
     return "\n".join(
         [
             "### Counts",
             "",
             f"- Flipped signs (correlation on own steps below 0): {len(flipped):,} of {len(straight):,}; not warned of: {len(silent):,}.",
-            f"- Logs with shuffled ids: {len(logs):,}; not warned of (of no agent, nor of the whole log): {unseen:,}.",
+            f"- Logs with shuffled ids: {len(logs):,}; warned of every agent: {everybody:,}, of some: {some:,}, of nobody: {nobody:,}.",
         ]
     )
 

@@ -7,6 +7,7 @@ that are simple leave nothing to extrapolate: rewards are then linear in them. B
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -88,11 +89,11 @@ class Given(eqx.Module):
             return jnp.asarray(self.function(obs, action, next_obs, terminated), jnp.float32)
         shape = jax.ShapeDtypeStruct((obs.shape[0], self.size), jnp.float32)
         columns = (obs, action, next_obs, terminated)
-        return jax.pure_callback(self._on_host, shape, *columns, vmap_method="sequential")
+        return jax.pure_callback(partial(_on_host, self.function), shape, *columns, vmap_method="sequential")
 
-    def _on_host(self, *columns: Any) -> np.ndarray:
-        assert self.function is not None
-        return np.asarray(self.function(*map(np.asarray, columns)), np.float32)
+
+def _on_host(function: FeatureFunction, *columns: Any) -> np.ndarray:
+    return np.asarray(function(*map(np.asarray, columns)), np.float32)
 
 
 Cumulants = Changes | Given

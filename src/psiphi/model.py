@@ -74,7 +74,7 @@ def advantages(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Arra
 
 
 def behaviour(
-    model: Model, obs: Array, action: Int[Array, " B"], next_obs: Array, discount: Float[Array, " B"], gamma: float
+    model: Model, obs: Array, action: Int[Array, " B"], next_obs: Array, discount: Float[Array, " B"], gamma: tasks.Scalar
 ) -> Float[Array, "B K"]:
     """What each demonstrator does, as a reward: ``Q_k(s, a) - gamma V_k(s')``, nothing after an end.
 

@@ -70,8 +70,9 @@ def evaluation(net: PsiPhiNet, target: PsiPhiNet, here: Array, policy: Array, ph
     """TD of every policy's successor features of f. They read the features and do not shape them: rewards do not depend on them."""
     psi = taken(net.psi(jax.lax.stop_gradient(here)), cross.action[:, None, None])  # [X, K, E, d]
     next_psi = jnp.einsum("xkea,xkead->xked", policy, target.psi(target.features(cross.next_obs)))
-    discount = gamma * cross.discount[:, None, None, None]
-    return jnp.mean(jnp.square(losses.itd(psi, phi[:, None, None], jax.lax.stop_gradient(next_psi), discount)))
+    per_member = jax.vmap(losses.itd, (0, None, 0, None))
+    error = jax.vmap(jax.vmap(per_member, (0, None, 0, None)))(psi, phi, jax.lax.stop_gradient(next_psi), gamma * cross.discount)
+    return jnp.mean(jnp.square(error))
 
 
 def simplicity(net: PsiPhiNet, scale: float) -> Array:

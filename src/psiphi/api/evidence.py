@@ -375,7 +375,7 @@ class _Rows(NamedTuple):
 
 
 def _side_by_side(groups: list[np.ndarray]) -> _Rows:
-    longest = max([1, *map(len, groups)])
+    longest = 1 << (max([1, *map(len, groups)]) - 1).bit_length()  # few sizes, as each is compiled once
     padded = [np.pad(group, (0, longest - len(group))) for group in groups]
     return _Rows(jnp.asarray(np.stack(padded), jnp.int32), jnp.asarray([len(group) for group in groups], jnp.int32))
 

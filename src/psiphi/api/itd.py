@@ -50,6 +50,9 @@ LEAST_CUMULANTS = 4
 REFITS = 3
 """So many fits from different beginnings are made of logs; what is handed out is their mean, and where they differ is said."""
 
+LEARNED_REFITS = 2
+"""The same where cumulants are learned: no two fits learn the same ones, so the first is handed out."""
+
 SOFTNESS = FewShotConfig().temperature
 """Of the policy on a task where it is not deterministic, in units of reward."""
 
@@ -231,12 +234,12 @@ class ITD(Learned):
 
     `config` None is `psiphi.api.OFFLINE` for rows of numbers and `psiphi.api.LEARNED` for pictures. `features` are cumulants of the
     user's: a function ``(obs, action, next_obs, terminated) -> [B, d]``, or names of columns. `refits` fits are made from different
-    beginnings; their mean is handed out. The same seed and data give the same model.
+    beginnings (None: 3, or 2 of learned cumulants); their mean is handed out. The same seed and data give the same model.
     """
 
-    def __init__(self, config: ITDConfig | None = None, seed: int = 0, *, features: Any = None, refits: int = REFITS):
+    def __init__(self, config: ITDConfig | None = None, seed: int = 0, *, features: Any = None, refits: int | None = None):
         self.config, self.seed = doors.config(config, ITDConfig), doors.seed(seed)
-        self.features, self.refits = features, configs.fit(Few, refits, "refits")
+        self.features, self.refits = features, None if refits is None else configs.fit(Few, refits, "refits")
         self._used: ITDConfig = config or OFFLINE
 
     def fit(self, demos: Demonstrations, *, background: Background | None = None, held_out: float = 0.1, progress: bool = True) -> "ITD":
@@ -250,10 +253,11 @@ class ITD(Learned):
         given = cumulants_for(config, demos, self.features)
         shown, held = demos.split(held_out, self.seed) if held_out and demos.num_episodes > 1 else (demos, None)
         lens = lens_for(demos.obs, demos.obs.shape[1:], demos.obs.dtype)
-        steps = shown.to_demos()._replace(background=background_steps(background, demos, self.seed))
-        nets, rows = self._fitted(config, initial(config, lens, demos.num_actions, given), demos.spec, steps, _some(held), progress)
-        members = [trained_model(config, jax.tree.map(lambda x, r=r: x[r], nets), steps, len(demos.agents)) for r in range(self.refits)]
-        model = trained_model(config, Committee(nets), steps, len(demos.agents)) if given is not None and self.refits > 1 else members[0]
+        steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed))
+        refits = self.refits or (LEARNED_REFITS if given is None else REFITS)
+        nets, rows = self._fitted(config, refits, initial(config, lens, demos.num_actions, given), demos.spec, steps, _some(held), progress)
+        members = [trained_model(config, jax.tree.map(lambda x, r=r: x[r], nets), steps, len(demos.agents)) for r in range(refits)]
+        model = trained_model(config, Committee(nets), steps, len(demos.agents)) if given is not None and refits > 1 else members[0]
         lapse = () if model.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(model.net.lapse)).tolist())
         known = known_from(
             model, lens, steps, demos.agents,
@@ -266,13 +270,11 @@ class ITD(Learned):
         return self
 
     def _fitted(
-        self, config: ITDConfig, net: itd.Initial, spec: EnvSpec, steps: Demos, held: Demos | None, progress: bool
+        self, config: ITDConfig, refits: int, net: itd.Initial, spec: EnvSpec, steps: Demos, held: Demos | None, progress: bool
     ) -> tuple[PsiPhiNet, list[dict[str, Any]]]:
         """The networks of all refits, stacked, and what was written down meanwhile."""
         agent = itd.make(config, spec, steps.count.shape[0], net)
-        loop = scan.LoopConfig(
-            iterations=config.updates, chunk=min(CHUNK, config.updates), seed=self.refits * self.seed, num_seeds=self.refits
-        )
+        loop = scan.LoopConfig(iterations=config.updates, chunk=min(CHUNK, config.updates), seed=refits * self.seed, num_seeds=refits)
         look = None if held is None else held_out_nll(config, held)
         until = None if held is None else partial(enough, config)
         result = scan.run(None, agent, steps, loop, evaluate=look, until=until, progress=progress)
@@ -299,6 +301,13 @@ class ITD(Learned):
         return f"ITD({len(self._known.agents)} agents)" if self._known else "ITD(untrained)"
 
 
+def roomy(demos: Demos) -> Demos:
+    """The same with room for a power of two of steps each: logs of about the same size are then one compiled program."""
+    size = demos.steps.action.shape[1]
+    room = (1 << max(size - 1, 0).bit_length()) - size
+    return demos._replace(steps=jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room), *((0, 0),) * (x.ndim - 2))), demos.steps))
+
+
 def _some(held: Demonstrations | None) -> Demos | None:
     """Of each agent, some of the held-out steps; None if any agent has none."""
     if held is None or len(np.unique(held.episodes.agent)) < len(held.agents):
@@ -307,7 +316,7 @@ def _some(held: Demonstrations | None) -> Demos | None:
         every = held.to_demos()
     except UserError:  # somebody's only held-out step is one that leads nobody knows where
         return None
-    return Demos(jax.tree.map(lambda x: x[:, :HELD_STEPS], every.steps), jnp.minimum(every.count, HELD_STEPS))
+    return roomy(Demos(jax.tree.map(lambda x: x[:, :HELD_STEPS], every.steps), jnp.minimum(every.count, HELD_STEPS)))
 
 
 __all__ = ["ITD", "LEARNED", "OFFLINE", "check_fits"]

@@ -139,11 +139,13 @@ def measured(
     facts: dict[str, Any] = dict(agents=K, num_actions=A)
     seen = _as_seen(known, steps.obs)
     action, next_seen = steps.action.astype(np.int32), _as_seen(known, steps.next_obs)
-    plan = evidence.replanned(seen, action, next_seen, steps.discount, paid.astype(np.float32), known.gamma, A, seed=seed)
+    some = _some(len(action), seed)
+    planned_on = seen[some], action[some], next_seen[some], steps.discount[some], paid[some].astype(np.float32)
+    plan = evidence.replanned(*planned_on, known.gamma, A, seed=seed)
     return verdict.unmeasured(known.agents, A)._replace(
         majority=evidence.majority_nll(action, steps.who, steps.held, **facts),
         count=evidence.count_nll(seen, action, steps.who, steps.held, **facts),
-        clone=evidence.clone_nll(seen, action, steps.who, steps.held, **facts, seed=seed),
+        clone=evidence.clone_nll(seen[some], action[some], steps.who[some], steps.held[some], **facts, seed=seed),
         told_apart=evidence.told_apart(log_prob, steps.who, steps.held),
         one_for_all=evidence.one_for_all(log_prob, steps.who, steps.held),
         outdone=evidence.outdone(paid, steps.who, steps.episode, known.gamma),
@@ -156,6 +158,11 @@ def measured(
         consistency=known.beta * np.asarray(known.model.units),
         lapse=np.asarray(known.lapse or [math.nan] * K),
     )
+
+
+def _some(steps: int, seed: int) -> np.ndarray:
+    """As many of the steps as the largest power of two: rivals that learn are compiled once for many sizes of logs."""
+    return np.sort(np.random.default_rng(seed).permutation(steps)[: 1 << (steps.bit_length() - 1)])
 
 
 def _as_seen(known: Known, obs: np.ndarray) -> np.ndarray:

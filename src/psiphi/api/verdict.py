@@ -36,7 +36,8 @@ AGREE = 0.5
 how well a planner did, and trusted an agent with .20 of the optimum."""
 OUTDONE = 0.2
 """A larger share of others may not earn more on an agent's reward than itself. A rule of thumb, tried in five small worlds with known
-truth: of 44 agents, one was outdone on its true reward, and all were on another agent's and on their own turned round."""
+truth, 22 agents and two kinds of noise: one of 44 was outdone on its true reward, and all were on another agent's and on their own
+turned round."""
 THIN = 0.75
 """Coverage below this rests on guesses to a good part: a rule of thumb, the one of `psiphi.api.coverage`."""
 REPLANNED = 0.6
