@@ -45,14 +45,20 @@ def _folded(read: Any, obs: Array) -> Array:
 
 
 def _policy(target: PsiPhiNet, next_obs: Array, beta: float) -> tuple[Array, Array]:
-    """``[X, K, E, A]``: what each demonstrator would do next, by the neighbour in the ensemble, and what that is worth."""
+    """``[X, K, E, A]``: what each demonstrator would do next, by the neighbour in the ensemble, and what that is worth.
+
+    The smallest value of the ensemble is believed: with each member's own, or their mean, values of steps that nobody made run away.
+    """
     next_q = target.values(target.features(next_obs))
-    return jax.nn.softmax(beta * jnp.roll(next_q, 1, axis=2)), next_q
+    least = jnp.broadcast_to(jnp.min(next_q, axis=2, keepdims=True), next_q.shape)
+    return jax.nn.softmax(beta * jnp.roll(next_q, 1, axis=2)), least
 
 
 def imitation(values: Float[Array, "K B E A"], action: Array, lapse: Array | None, beta: float) -> Array:
     """L_BC-Q with a lapse rate, averaged over demonstrators, steps and ensemble."""
-    share = jnp.zeros(values.shape[0]) if lapse is None else jax.nn.sigmoid(lapse)
+    if lapse is None:
+        return -jnp.mean(taken(jax.nn.log_softmax(beta * values)[..., None], action[:, :, None]))
+    share = jax.nn.sigmoid(lapse)
     per_member = jax.vmap(losses.lapsed_bc_q, (0, None, None, None))
     per_step = jax.vmap(per_member, (0, 0, None, None))
     return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(values, action, share, beta))

@@ -40,9 +40,10 @@ truth, 22 agents and two kinds of noise: one of 44 was outdone on its true rewar
 turned round."""
 THIN = 0.75
 """Coverage below this rests on guesses to a good part: a rule of thumb, the one of `psiphi.api.coverage`."""
-REPLANNED = 0.6
-"""A plan on the reward that is right less often than this share of imitation's goes elsewhere: a rule of thumb, low as equally good
-actions are told apart by habit alone."""
+REPLANNED = 0.5
+"""A plan on the reward that is right less often than this share of imitation's goes elsewhere. Measured in five small worlds with known
+truth: 5 % of the agents are below on their true reward, about half on another agent's and three quarters on their own turned round. Low, as
+planning from logs alone is inexact: a plan on the true reward is right .37 to 1.1 times as often."""
 EXPLAINED = 0.5
 """Share of the values' variance that a simple reward should explain on held-out steps, at least: a rule of thumb."""
 SIGNAL = 0.1
