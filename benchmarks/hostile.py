@@ -663,6 +663,7 @@ for where, value, words in [
     ("format", 2, "has format 2, but psiphi .* reads format 1; if a newer psiphi wrote it"),
     ("meta.algorithm", "__import__", "its algorithm is '__import__'"),
     ("meta.kind", "else", "not a model that psiphi"),
+    ("meta.algorithm", ["itd"], "its algorithm is"),
     ("meta.agents", ["a", "a"], "not different ids"),
     ("meta.agents", [], "not different ids"),
     ("meta.agents", [1.5], "not different ids"),

@@ -86,6 +86,7 @@ OUT_OF_RANGE = [
     (ITDConfig, {"num_cumulants": 0}, "num_cumulants is 0, expected at least 1"),
     (ITDConfig, {"num_cumulants": 10**9}, "num_cumulants is 1000000000, expected at most 4,096"),
     (ITDConfig, {"torso_hidden": (8, 0)}, "torso_hidden is 0, expected at least 1"),
+    (ITDConfig, {"torso_hidden": ()}, "torso_hidden is (), expected at least 1 entries"),
     (ITDConfig, {"torso_hidden": 8}, "torso_hidden is 8, which is not a tuple"),
     (ITDConfig, {"torso": "eyes"}, "torso is 'eyes', expected one of 'auto', 'mlp'"),
     (ITDConfig, {"batch": None}, "batch is None, which is not a int"),

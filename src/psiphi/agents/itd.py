@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import BatchSize, Count, Few, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -33,9 +33,9 @@ class ITDConfig:
     """Successor features per head (paper: 2)."""
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[Width, ...] = (256, 256)
+    torso_hidden: Layers = (256, 256)
     """Dense layers of the torso."""
-    phi_hidden: tuple[Width, ...] = (128, 128)
+    phi_hidden: Layers = (128, 128)
     """Hidden layers of the cumulants."""
     psi_hidden: tuple[Width, ...] = (128,)
     """Hidden layers of each successor-feature head."""
@@ -301,8 +301,6 @@ def check(config: ITDConfig) -> None:
         raise UserError(
             f"alternate=True is algorithm 1 as printed and has no {', '.join(ignored)}; set their weights to 0 or alternate to False."
         )
-    if not config.phi_hidden:
-        raise UserError("phi_hidden is empty, but expected was at least one hidden layer.")
 
 
 def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array) -> PsiPhiNet:
