@@ -95,7 +95,7 @@ def read(path: Path) -> Loaded:
     if meta.get("version") != VERSION:
         raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads version {VERSION}; update psiphi.")
     algorithm = meta.get("algorithm")
-    if not isinstance(algorithm, str) or algorithm not in CONFIGS:
+    if algorithm not in list(CONFIGS):
         raise UserError(f"{path} is damaged: its algorithm is {algorithm!r}, but expected was one of {', '.join(CONFIGS)}.")
     described = from_json(Described, meta.get("model"), f"{path}: model")
     config = from_json(CONFIGS[algorithm], meta.get("config"), f"{path}: config")
