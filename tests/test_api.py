@@ -18,7 +18,7 @@ from psiphi.errors import UserError
 
 SIZE = 4
 SMALL = {"torso_hidden": (32,), "phi_hidden": (16, 16), "psi_hidden": (16,)}
-ITD = dataclasses.replace(api.OFFLINE, updates=1_000, **SMALL)
+ITD = dataclasses.replace(api.LEARNED, updates=1_000, gamma=0.9, **SMALL)
 EGO = dataclasses.replace(api.ONLINE, itd=psiphi.ITDConfig(num_envs=4, replay_size=2_000, cross_batch=32, batch=32, **SMALL), batch=32)
 
 
@@ -63,7 +63,7 @@ def demos() -> psiphi.Demonstrations:
 
 @pytest.fixture(scope="module")
 def itd(demos) -> psiphi.ITD:
-    return psiphi.ITD(ITD, seed=0).fit(demos, progress=False)
+    return psiphi.ITD(ITD, seed=0, refits=1).fit(demos, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def test_rewards_are_cumulants_times_preferences(itd):
     action = np.array([0, 1, 0, 1, 0, 1, 0])
     for who in itd.agents:
         expected = itd.cumulants(houses())[np.arange(7), action] @ itd.preferences[who]
-        np.testing.assert_allclose(itd.reward(who)(houses(), action), expected, rtol=1e-4, atol=1e-5)
-        assert itd.reward(who)(houses()[1], 1) == pytest.approx(expected[1], rel=1e-4, abs=1e-5)
+        np.testing.assert_allclose(itd.reward(who, "wants")(houses(), action), expected, rtol=1e-4, atol=1e-5)
+        assert itd.reward(who, "wants")(houses()[1], 1) == pytest.approx(expected[1], rel=1e-4, abs=1e-5)
     assert itd.cumulants(houses()[0]).shape == (2, 4)
 
 
@@ -105,7 +105,7 @@ def test_the_wrapper_pays_what_the_reward_says(itd):
     assert isinstance(env, psiphi.InferredReward)
     obs, _ = env.reset(seed=2)
     after, paid, _, _, info = env.step(1)
-    assert paid == pytest.approx(itd.reward("east")(obs, 1), rel=1e-4, abs=1e-6) and info["true_reward"] in (0.0, 1.0)
+    assert paid == pytest.approx(itd.reward("east")(obs, 1, after), rel=1e-4, abs=1e-6) and info["true_reward"] in (0.0, 1.0)
 
 
 def test_tables_can_be_read(itd):
@@ -117,7 +117,7 @@ def test_tables_can_be_read(itd):
 
 
 def test_the_same_seed_gives_the_same_model_and_progress_can_be_shown(demos, itd, capsys):
-    again = psiphi.ITD(ITD, seed=0).fit(demos, progress=True)
+    again = psiphi.ITD(ITD, seed=0, refits=1).fit(demos, progress=True)
     assert np.array_equal(again.policy("west").values(houses()), itd.policy("west").values(houses()))
     assert "iterations 1000/1000" in capsys.readouterr().err
 
@@ -153,7 +153,7 @@ def test_a_thin_report_names_the_agents():
 
 
 def test_a_task_is_inferred_from_rewards_and_acted_on(itd, demos):
-    rewards = 3.0 * itd.reward("east")(demos.obs, demos.action)
+    rewards = 3.0 * itd.reward("east", "wants")(demos.obs, demos.action)
     for inference in ("bayes", "least-squares"):
         itd.adapt((demos.obs, demos.action, rewards), inference)
         paid = itd.cumulants(demos.obs)[np.arange(len(demos)), demos.action] @ itd.w
@@ -290,6 +290,14 @@ def test_a_saved_model_answers_as_before(learner, request, tmp_path):
         assert np.array_equal(old, new)
     assert np.array_equal(again.w, known.w) and str(again.explain(houses()[1])) == str(known.explain(houses()[1]))
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+
+
+def test_a_model_from_before_whose_rewards_were_turned_round_is_mended_at_load(itd, tmp_path):
+    known = itd._known
+    turned = dataclasses.replace(known, model=known.model._replace(units=-known.model.units))
+    files.save(tmp_path, "itd", turned, itd._used, 0, None)
+    action = np.zeros(7, int)
+    np.testing.assert_array_equal(psiphi.load(tmp_path).reward("east")(houses(), action), itd.reward("east")(houses(), action))
 
 
 def test_a_loaded_ego_cannot_learn_on(agent, tmp_path):

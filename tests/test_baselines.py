@@ -169,8 +169,8 @@ def purse() -> Agent:
 
 
 def test_a_rewarded_agent_is_paid_by_the_function_and_not_by_the_environment():
-    def pay(price: jax.Array, obs: jax.Array, action: jax.Array) -> jax.Array:
-        return price * obs[:, 0] + action
+    def pay(price: jax.Array, steps: Transition) -> jax.Array:
+        return price * steps.obs[:, 0] + steps.action
 
     agent = rewarded.rewarded(purse(), pay, jnp.asarray(10.0))
     obs = jnp.arange(6.0).reshape(3, 2, 1)
@@ -205,7 +205,8 @@ def test_dqn_is_trained_on_the_reward_of_a_model(tmp_path, monkeypatch):
     obs = jnp.zeros((1, *coingrid.spec(setting.world).obs_shape), jnp.uint8)
     from psiphi import model as functions
 
-    np.testing.assert_allclose(pay(model, obs, jnp.array([2])), functions.rewards(model, obs, jnp.array([2]))[:, 1], rtol=1e-6)
+    step = Transition(obs, jnp.array([2]), jnp.zeros(1), jnp.ones(1), obs, jnp.zeros(1, bool))
+    np.testing.assert_allclose(pay(model, step), functions.rewards(model, obs, jnp.array([2]))[:, 1], rtol=1e-6)
     with pytest.raises(UserError, match="knows demonstrators 0 to 1, but the reward of 5 is asked for"):
         baselines.paid_by(replace(setting, demonstrator=5), where)
     with pytest.raises(UserError, match="reads observations of shape"):

@@ -223,4 +223,9 @@ def test_units_are_measured_on_real_steps_only():
     whole = jnp.zeros((2, 3), jnp.int32)
     obs = jnp.asarray(np.eye(3, dtype=np.float32)[place])
     demos = Demos(Demonstration(obs, whole, whole.astype(jnp.float32), obs, whole + NO_ACTION), jnp.array([2, 2]))
-    np.testing.assert_allclose(jax.jit(models.measure_units)(net, MODEL.w, demos), [2 * 0.5, 2 * -0.25], rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(models.measure_units)(net, MODEL.w, demos), [2 * 0.5, 2 * 0.25], rtol=1e-5)
+
+
+def test_a_model_whose_units_were_flipped_is_mended():
+    flipped = MODEL._replace(units=MODEL.units * jnp.array([1.0, -1.0]))
+    np.testing.assert_array_equal(models.mended(flipped).units, MODEL.units)

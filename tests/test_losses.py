@@ -30,6 +30,15 @@ def test_bc_q_is_the_surprise_at_the_demonstrated_action():
     np.testing.assert_allclose(losses.bc_q(psi, w, jnp.array(1), beta=2.0), -np.log(4 / 30), rtol=1e-5)
 
 
+def test_a_lapse_is_a_share_of_uniform_mistakes():
+    values = jnp.log(jnp.array([0.5, 0.3, 0.2]))
+    for action, chance in enumerate((0.5, 0.3, 0.2)):
+        lapsed = losses.lapsed_bc_q(values, jnp.array(action), 0.4, 1.0)
+        np.testing.assert_allclose(lapsed, -np.log(0.6 * chance + 0.4 / 3), rtol=1e-5)
+    never = losses.lapsed_bc_q(jnp.array([1e4, -1e4]), jnp.array(1), 0.1, 1.0)
+    np.testing.assert_allclose(never, -np.log(0.05), rtol=1e-5)  # what is never wanted still happens
+
+
 def test_bc_q_does_not_see_what_all_actions_have_in_common():
     """Hence the shaping in Theorem 1."""
     psi, w = jnp.array([[1.0, 2.0], [0.0, -1.0]]), jnp.array([0.5, 2.0])
@@ -228,6 +237,7 @@ def differentiable():
     squared = losses.squared
     return {
         "bc_q": (lambda psi, w: losses.bc_q(psi, w, jnp.array(1), 2.0), (vector(4, 3), w)),
+        "lapsed_bc_q": (lambda q, lapse: losses.lapsed_bc_q(q, jnp.array(1), lapse, 2.0), (vector(4), jnp.array(0.2))),
         "l1": (losses.l1, (w,)),
         "itd": (lambda *x: squared(losses.itd(*x)), (psi, phi, next_psi, discount)),
         "td_psi": (lambda *x: squared(losses.td_psi(*x)), (psi, phi, next_psi, discount)),

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from psiphi import tasks
 
@@ -217,7 +219,7 @@ def test_upper_confidence_worked_by_hand():
 def test_the_unit_is_the_size_of_a_sparse_reward_however_rare_it_is(size, rarity, noise):
     rng = np.random.default_rng(0)
     reward = size * ((rng.random(20_000) < rarity) + noise * rng.normal(size=20_000))
-    assert unit(jnp.array(reward), jnp.ones(20_000)) == pytest.approx(size, rel=0.1)
+    assert unit(jnp.array(reward), jnp.ones(20_000)) == pytest.approx(abs(size), rel=0.1)
 
 
 def test_the_unit_ignores_what_is_masked_and_is_never_zero():
@@ -232,3 +234,19 @@ def test_preferences_in_reward_units_pay_one_for_what_is_wanted():
     w, phi_of_a_coin = jnp.array([[20.0, 0.0], [0.0, 5.0]]), jnp.eye(2) / 4
     units = jnp.array([5.0, 1.25])
     np.testing.assert_allclose(jnp.sum(phi_of_a_coin * tasks.in_reward_units(w, units), axis=1), [1.0, 1.0])
+
+
+@given(
+    rewards=st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20),
+    w=st.lists(st.integers(-1000, 1000).map(float), min_size=2, max_size=2),
+)
+def test_units_never_turn_a_reward_round(rewards, w):
+    """Whatever an agent's rewards are, costs only too: a step that was worth more before it is measured in units is worth more after."""
+    size = unit(jnp.array(rewards, jnp.float32), jnp.ones(len(rewards)))
+    assert size > 0
+    before, after = jnp.array([w]), tasks.in_reward_units(jnp.array([w]), size[None])
+    assert np.array_equal(np.sign(before), np.sign(after)) and np.array_equal(np.argsort(before), np.argsort(after))
+
+
+def test_an_agent_that_only_has_costs_is_paid_costs():
+    assert unit(jnp.full(10, -1.0), jnp.ones(10)) == pytest.approx(1.0)

@@ -74,17 +74,20 @@ def numbers(given: Any, what: str) -> np.ndarray:
     return array
 
 
-def steps(given: Any) -> tuple[Any, Any, Any]:
-    """Three columns, observations, actions and rewards, out of three arrays or a sequence of such triples."""
-    wanted = "expected three arrays (observations, actions, rewards), or a sequence of such triples with at least one in it"
+def steps(given: Any) -> tuple[Any, ...]:
+    """Columns, observations, actions, rewards and perhaps next observations and ends, out of arrays or a sequence of such rows."""
+    wanted = (
+        "expected three arrays (observations, actions, rewards), or five with next observations and whether the task then ended, "
+        "or a sequence of such rows with at least one in it"
+    )
     if isinstance(given, str | bytes | dict) or not hasattr(given, "__iter__"):
         raise UserError(f"The transitions are {called(given)}, {wanted}.")
     rows = list(given)
-    if isinstance(given, tuple) and len(rows) == 3:
-        return rows[0], rows[1], rows[2]
+    if isinstance(given, tuple) and len(rows) in (3, 5) and not all(isinstance(row, tuple) for row in rows):
+        return tuple(rows)
     if isinstance(given, tuple) and rows and all(isinstance(row, np.ndarray) for row in rows):
         raise UserError(f"The transitions are {len(rows)} columns, {wanted}.")
-    if not rows or any(not hasattr(row, "__len__") or isinstance(row, str | bytes | dict) or len(row) != 3 for row in rows):
+    sized = bool(rows) and all(hasattr(row, "__len__") and not isinstance(row, str | bytes | dict) for row in rows)
+    if not sized or {len(row) for row in rows} not in ({3}, {5}):
         raise UserError(f"The transitions are not steps (observation, action, reward), {wanted}.")
-    obs, action, reward = zip(*rows, strict=True)
-    return obs, action, reward
+    return tuple(zip(*rows, strict=True))

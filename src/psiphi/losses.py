@@ -25,6 +25,15 @@ def bc_q(psi: Float[Array, "A d"], w: Float[Array, " d"], action: Int[Array, ""]
     return -jax.nn.log_softmax(beta * psi @ w)[action]
 
 
+def lapsed_bc_q(values: Float[Array, " A"], action: Int[Array, ""], lapse: Float[Array, ""] | float, beta: float) -> Float[Array, ""]:
+    """`bc_q` of an agent that does anything at all in a share `lapse` of its steps: such noise is not read as indifference.
+
+    Not in the paper.
+    """
+    likely = jax.nn.softmax(beta * values)[action]
+    return -jnp.log((1.0 - lapse) * likely + lapse / values.shape[0])
+
+
 def l1(w: Float[Array, " d"]) -> Float[Array, ""]:
     """The sparsity prior on preferences."""
     return jnp.sum(jnp.abs(w))

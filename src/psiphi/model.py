@@ -8,18 +8,19 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from psiphi import gpi, tasks
-from psiphi.nets import PsiPhiNet
-from psiphi.types import Demos
+from psiphi.errors import UserError
+from psiphi.nets import Committee, Net
+from psiphi.types import Demonstration, Demos
 
 
 class Model(NamedTuple):
     """A network, the preferences in use, and how large one unit of reward is to each demonstrator."""
 
-    net: PsiPhiNet
+    net: Net
     w: Float[Array, "heads d"]
     """Preferences of the heads, the demonstrators' first."""
     units: Float[Array, " K"]
-    """Size of one unit of the inferred reward phi.w_k, so that w_k / units[k] speaks in rewards."""
+    """Size of one unit of the inferred reward phi.w_k, so that w_k / units[k] speaks in rewards; always above 0."""
 
     @property
     def prior(self) -> tasks.Prior:
@@ -27,9 +28,20 @@ class Model(NamedTuple):
         return tasks.Prior(tasks.in_reward_units(self.w[: self.units.shape[0]], self.units))
 
 
-def phi(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Array, "B d"]:
-    """Cumulants of the actions taken."""
-    return jnp.take_along_axis(model.net.phi(obs), action[:, None, None], axis=1)[:, 0]
+def phi(
+    model: Model, obs: Array, action: Int[Array, " B"], next_obs: Array | None = None, discount: Float[Array, " B"] | None = None
+) -> Float[Array, "B d"]:
+    """Cumulants of steps. Only those learned of (s, a) can be told without where a step led."""
+    if next_obs is None or discount is None:
+        if needs_next(model):
+            raise UserError("This model's cumulants are of whole steps: expected next_obs beside obs and action.")
+        next_obs, discount = obs, jnp.ones(action.shape)
+    return model.net.cumulants(obs, action, next_obs, discount)
+
+
+def needs_next(model: Model) -> bool:
+    """Whether cumulants depend on where a step leads."""
+    return isinstance(model.net, Committee) or model.net.given is not None or model.net.of_next
 
 
 def psi(model: Model, obs: Array) -> Float[Array, "B heads ensemble A d"]:
@@ -37,16 +49,39 @@ def psi(model: Model, obs: Array) -> Float[Array, "B heads ensemble A d"]:
     return model.net.psi(model.net.features(obs))
 
 
-def rewards(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Array, "B K"]:
+def rewards(
+    model: Model, obs: Array, action: Int[Array, " B"], next_obs: Array | None = None, discount: Float[Array, " B"] | None = None
+) -> Float[Array, "B K"]:
     """What each demonstrator is inferred to be paid for this step, in units of reward."""
-    return phi(model, obs, action) @ model.prior.basis.T
+    return phi(model, obs, action, next_obs, discount) @ model.prior.basis.T
+
+
+def values(model: Model, obs: Array) -> Float[Array, "B K A"]:
+    """Action values of every demonstrator on its own task, averaged over the ensemble."""
+    agents = model.units.shape[0]
+    return jnp.mean(model.net.task_values(obs, model.w[:agents])[:, :agents], axis=2)
 
 
 def imitate(model: Model, obs: Array, whose: Int[Array, " B"]) -> Float[Array, "B A"]:
     """Action values of a demonstrator on its own task, averaged over the ensemble: its policy is their softmax, its choice their argmax."""
-    agents = model.units.shape[0]
-    values = jnp.einsum("bkead,kd->bkea", psi(model, obs)[:, :agents], model.w[:agents])
-    return jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose]
+    return values(model, obs)[jnp.arange(obs.shape[0]), whose]
+
+
+def advantages(model: Model, obs: Array, action: Int[Array, " B"]) -> Float[Array, "B K"]:
+    """How much less an action is worth to each demonstrator than its best: 0 for what it would do, below 0 for all else."""
+    q = values(model, obs)
+    return jnp.take_along_axis(q, action[:, None, None], axis=2)[..., 0] - jnp.max(q, axis=2)
+
+
+def behaviour(
+    model: Model, obs: Array, action: Int[Array, " B"], next_obs: Array, discount: Float[Array, " B"], gamma: tasks.Scalar
+) -> Float[Array, "B K"]:
+    """What each demonstrator does, as a reward: ``Q_k(s, a) - gamma V_k(s')``, nothing after an end.
+
+    Its optimal policy is the imitation, under any dynamics: a planner on it is safe, and learns nothing that the imitation did not know.
+    """
+    q = jnp.take_along_axis(values(model, obs), action[:, None, None], axis=2)[..., 0]
+    return q - gamma * discount[:, None] * jnp.max(values(model, next_obs), axis=2)
 
 
 def act(model: Model, obs: Array, w: Float[Array, "B d"], key: Array, *, temperature: float) -> Int[Array, " B"]:
@@ -67,11 +102,16 @@ def act_on_belief(model: Model, obs: Array, belief: tasks.Posterior, key: Array,
     return gpi.draw(jax.vmap(one)(psi(model, obs), belief), key, temperature)
 
 
-def measure_units(net: PsiPhiNet, w: Float[Array, "K d"], demos: Demos, limit: int = 4096) -> Float[Array, " K"]:
+def measure_units(net: Net, w: Float[Array, "K d"], demos: Demos, limit: int = 4096) -> Float[Array, " K"]:
     """One unit of each demonstrator's inferred reward, from its own first `limit` steps."""
 
-    def one(obs: Array, action: Array, count: Array, w_k: Array) -> Array:
-        taken = jnp.take_along_axis(net.phi(obs), action[:, None, None], axis=1)[:, 0]
-        return tasks.reward_unit(taken @ w_k, jnp.arange(action.shape[0]) < count)
+    def one(steps: Demonstration, count: Array, w_k: Array) -> Array:
+        inferred = net.cumulants(steps.obs, steps.action, steps.next_obs, steps.discount) @ w_k
+        return tasks.reward_unit(inferred, jnp.arange(steps.action.shape[0]) < count)
 
-    return jax.vmap(one)(demos.steps.obs[:, :limit], demos.steps.action[:, :limit], demos.count, w)
+    return jax.vmap(one)(jax.tree.map(lambda x: x[:, :limit], demos.steps), demos.count, w)
+
+
+def mended(model: Model) -> Model:
+    """A model out of a file. Before version 0.2 the unit of an agent that only has costs was negative, which turned its reward round."""
+    return model._replace(units=jnp.abs(model.units))

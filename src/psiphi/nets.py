@@ -7,7 +7,7 @@ network is an assignment. Modules take a batch of observations ``[B, ...]``.
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
+from psiphi.cumulants import Cumulants
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
@@ -289,15 +290,22 @@ class PsiPhiNet(eqx.Module):
     """Shared cumulants phi, successor features psi with axes (head, ensemble), and one preference vector w per head.
 
     Heads 0..K-1 are the demonstrators'; an ego, if there is one, is the last. `phi_torso` is None where phi reads the shared torso,
-    as in the paper.
+    as in the paper. Where cumulants are `given`, phi is not learned, and each head has values of its own beside psi: what psi.w would be
+    if all that an agent does could be put down to its reward.
     """
 
     torso: Torso
     phi_torso: Torso | None
-    phi_head: MLP
+    phi_head: MLP | None
     psi_heads: MLP
     w: Float[Array, "heads d"]
     num_actions: int = eqx.field(static=True)
+    of_next: bool = eqx.field(static=True, default=False)
+    """Whether learned cumulants are of the state that a step leads to, whatever was done."""
+    given: Cumulants | None = None
+    value_heads: MLP | None = None
+    lapse: Float[Array, " heads"] | None = None
+    """Logits of the share of each head's steps that are uniform mistakes."""
 
     def __init__(
         self,
@@ -312,40 +320,164 @@ class PsiPhiNet(eqx.Module):
         psi_hidden: tuple[int, ...],
         share_torso: bool,
         key: Array,
+        of_next: bool = False,
+        given: Cumulants | None = None,
+        lapse: float = 0.0,
     ):
         torso_key, phi_torso_key, phi_key, psi_key, w_key = jax.random.split(key, 5)
-        outputs = spec.num_actions * num_cumulants
-        self.num_actions = spec.num_actions
+        d = num_cumulants if given is None else given.size
+        self.num_actions, self.of_next, self.given = spec.num_actions, of_next, given
         self.torso = torso(torso_name, spec, torso_hidden, key=torso_key)
+        keys = jax.random.split(psi_key, (heads, ensemble))
+
+        def stacked(keys: Array, outputs: int) -> MLP:
+            return jax.vmap(jax.vmap(lambda k: MLP((torso_hidden[-1], *psi_hidden, outputs), key=k)))(keys)
+
+        self.psi_heads = stacked(keys, spec.num_actions * d)
+        self.lapse = jnp.full(heads, math.log(lapse / (1 - lapse))) if lapse else None
+        if given is not None:
+            self.phi_torso, self.phi_head = None, None
+            self.value_heads = stacked(jax.random.split(jax.random.fold_in(psi_key, 1), (heads, ensemble)), spec.num_actions)
+            self.w = jnp.zeros((heads, d))
+            return
+        self.value_heads = None
         self.phi_torso = None if share_torso else torso(torso_name, spec, phi_hidden[:1], key=phi_torso_key)
         phi_inputs = torso_hidden[-1:] + phi_hidden if share_torso else phi_hidden
-        self.phi_head = MLP((*phi_inputs, outputs), key=phi_key)
-        keys = jax.random.split(psi_key, (heads, ensemble))
-        make_psi = jax.vmap(jax.vmap(lambda k: MLP((torso_hidden[-1], *psi_hidden, outputs), key=k)))
-        self.psi_heads = make_psi(keys)
-        self.w = jax.random.normal(w_key, (heads, num_cumulants)) / math.sqrt(num_cumulants)
+        self.phi_head = MLP((*phi_inputs, d if of_next else spec.num_actions * d), key=phi_key)
+        self.w = jax.random.normal(w_key, (heads, d)) / math.sqrt(d)
 
     def _per_action(self, flat: Array) -> Array:
-        return flat.reshape(*flat.shape[:-1], self.num_actions, self.w.shape[-1])
+        return flat.reshape(*flat.shape[:-1], self.num_actions, flat.shape[-1] // self.num_actions)
 
     def features(self, obs: Array) -> Float[Array, "B f"]:
         return self.torso(obs)
 
     def phi(self, obs: Array, features: Array | None = None) -> Float[Array, "B A d"]:
-        """Cumulants of every action; pass the shared torso's `features` where they have been computed already."""
+        """Learned cumulants of every action; pass the shared torso's `features` where they have been computed already."""
+        assert self.phi_head is not None and not self.of_next
+        return self._per_action(self._phi(obs, features))
+
+    def _phi(self, obs: Array, features: Array | None = None) -> Array:
+        assert self.phi_head is not None
         if self.phi_torso is not None:
-            return self._per_action(self.phi_head(self.phi_torso(obs)))
-        return self._per_action(self.phi_head(self.torso(obs) if features is None else features))
+            return self.phi_head(self.phi_torso(obs))
+        return self.phi_head(self.torso(obs) if features is None else features)
+
+    def phi_table(
+        self, obs: Array, action: Array, next_obs: Array, discount: Array, features: Array | None = None
+    ) -> Float[Array, "B A_or_1 d"]:
+        """Cumulants of steps: of every action where they are learned of the state, else only of what was done."""
+        if self.given is not None:
+            return jax.lax.stop_gradient(self.given(obs, action, next_obs, discount))[:, None]
+        return self._phi(next_obs)[:, None] if self.of_next else self.phi(obs, features)
+
+    def cumulants(self, obs: Array, action: Array, next_obs: Array, discount: Array, features: Array | None = None) -> Float[Array, "B d"]:
+        """Cumulants phi(s, a, s') of steps."""
+        return taken(self.phi_table(obs, action, next_obs, discount, features), action)
 
     def psi(self, features: Float[Array, "B f"]) -> Float[Array, "B heads ensemble A d"]:
         """Successor features of every head."""
-        per_head = jax.vmap(jax.vmap(lambda head: head(features), out_axes=1), out_axes=1)(self.psi_heads)
-        return self._per_action(per_head)
+        return self._per_action(_by_head(self.psi_heads, features))
 
     def own_psi(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A d"]:
         """Successor features where slice k of `features` meets head k only."""
-        one_head = jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1)
-        return self._per_action(jax.vmap(one_head)(self.psi_heads, features))
+        return self._per_action(_own(self.psi_heads, features))
+
+    def values(self, features: Float[Array, "B f"]) -> Float[Array, "B heads ensemble A"]:
+        """Values of the heads' own tasks, where cumulants are given."""
+        assert self.value_heads is not None
+        return _by_head(self.value_heads, features)
+
+    def own_values(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A"]:
+        """The same where slice k of `features` meets head k only."""
+        assert self.value_heads is not None
+        return _own(self.value_heads, features)
+
+    def task_values(self, obs: Array, w: Float[Array, "heads d"]) -> Float[Array, "B heads ensemble A"]:
+        """What every action is worth to each head on its own task w: psi.w, or the values learned beside psi."""
+        features = self.features(obs)
+        if self.value_heads is not None:
+            return self.values(features)
+        return jnp.einsum("bkead,kd->bkea", self.psi(features)[:, : w.shape[0]], w)
+
+
+def _by_head(heads: MLP, features: Array) -> Array:
+    return jax.vmap(jax.vmap(lambda head: head(features), out_axes=1), out_axes=1)(heads)
+
+
+def _own(heads: MLP, features: Array) -> Array:
+    return jax.vmap(jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1))(heads, features)
+
+
+def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, "... d"]:
+    """Of a table with a row for every action, the row of what was done; of one with a single row, that one."""
+    if per_action.shape[-2] == 1:
+        return per_action[..., 0, :]
+    return jnp.take_along_axis(per_action, action[..., None, None], axis=-2)[..., 0, :]
+
+
+def head_parts(net: PsiPhiNet) -> tuple[Any, ...]:
+    """The parts of a network whose arrays have an axis of heads, the first."""
+    return tuple(part for part in (net.psi_heads, net.w, net.value_heads, net.lapse) if part is not None)
+
+
+def with_head_parts(net: PsiPhiNet, parts: tuple[Any, ...]) -> PsiPhiNet:
+    """The network with other heads."""
+    return eqx.tree_at(head_parts, net, parts)
+
+
+def of_heads(net: "Net", change: Callable[[Array], Array]) -> "Net":
+    """A network whose arrays with an axis of heads are changed alike: some taken, others left out."""
+    if isinstance(net, Committee):
+        return Committee(jax.vmap(lambda one: with_head_parts(one, jax.tree.map(change, head_parts(one))))(net.nets))
+    return with_head_parts(net, jax.tree.map(change, head_parts(net)))
+
+
+class Committee(eqx.Module):
+    """Several networks, trained alike from different beginnings, as one: their ensembles are one ensemble, their preferences the mean."""
+
+    nets: PsiPhiNet
+    """Every array has a leading axis for the members."""
+
+    @property
+    def num_actions(self) -> int:
+        return self.nets.num_actions
+
+    @property
+    def given(self) -> Cumulants | None:
+        return None if self.nets.given is None else jax.tree.map(lambda x: x[0], self.nets.given)
+
+    @property
+    def w(self) -> Float[Array, "heads d"]:
+        return jnp.mean(self.nets.w, axis=0)
+
+    @property
+    def lapse(self) -> Float[Array, " heads"] | None:
+        return None if self.nets.lapse is None else jnp.mean(self.nets.lapse, axis=0)
+
+    def features(self, obs: Array) -> Float[Array, "members B f"]:
+        return jax.vmap(lambda net: net.features(obs))(self.nets)
+
+    def cumulants(self, obs: Array, action: Array, next_obs: Array, discount: Array, features: Array | None = None) -> Float[Array, "B d"]:
+        return self.member(0).cumulants(obs, action, next_obs, discount)
+
+    def member(self, index: int) -> PsiPhiNet:
+        return jax.tree.map(lambda x: x[index], self.nets)
+
+    def psi(self, features: Float[Array, "members B f"]) -> Float[Array, "B heads ensemble A d"]:
+        return _one_ensemble(jax.vmap(lambda net, x: net.psi(x))(self.nets, features))
+
+    def task_values(self, obs: Array, w: Float[Array, "heads d"]) -> Float[Array, "B heads ensemble A"]:
+        return _one_ensemble(jax.vmap(lambda net: net.task_values(obs, w))(self.nets))
+
+
+def _one_ensemble(x: Array) -> Array:
+    """``[members, B, heads, E, ...] -> [B, heads, members E, ...]``"""
+    x = jnp.moveaxis(x, 0, 2)
+    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+
+Net = PsiPhiNet | Committee
 
 
 class ActionNet(eqx.Module):

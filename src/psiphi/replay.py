@@ -143,6 +143,18 @@ def _check_demonstrator(demos: Demos, k: int, num_actions: int) -> None:
         raise UserError(f"Demonstrator {k} has discounts outside of 0 (the task ended there) to 1.")
 
 
+def sample_anybody(demos: Demos, key: Array, batch: int) -> Transition:
+    """Steps of anybody, without reward; with a background, about half of them are of that."""
+    logged_key, background_key, which_key = jax.random.split(key, 3)
+    steps = sample_pool(demos, logged_key, batch)
+    if demos.background is not None:
+        other = jax.random.randint(background_key, (batch,), 0, demos.background.action.shape[0])
+        logged = jax.random.bernoulli(which_key, shape=(batch,))
+        steps = jax.tree.map(lambda x, y: jnp.where(logged.reshape(-1, *[1] * (x.ndim - 1)), x, y[other]), steps, demos.background)
+    blank = jnp.zeros(batch)
+    return Transition(steps.obs, steps.action, blank, steps.discount, steps.next_obs, blank.astype(bool))
+
+
 def add_demonstrations(
     demos: Demos, agent: Int[Array, " n"], steps: Demonstration, seen: Int[Array, " K"]
 ) -> tuple[Demos, Int[Array, " K"]]:

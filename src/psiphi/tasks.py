@@ -169,18 +169,17 @@ def upper_confidence(psi: Float[Array, "*batch d"], belief: Posterior, kappa: Sc
 
 
 def reward_unit(reward: Float[Array, " n"], mask: Shaped[Array, " n"], eps: Scalar = 1e-6) -> Float[Array, ""]:
-    """The size of one reward in an inferred reward function, found without labels: ``E[r^4] / E|r|^3``, signed as ``E[r^3]``.
+    """The size of one reward in an inferred reward function, found without labels: ``E[r^4] / E|r|^3``. A size, so never negative.
 
-    A reward that is m now and then, and 0 plus some noise otherwise, gives about m, for high moments hardly see the small values.
+    A reward that is m now and then, and 0 plus some noise otherwise, gives about |m|, for high moments hardly see the small values.
     (With m = 1 at one step in twenty and noise of .2, this ratio is .97; ``E|r|^3 / E[r^2]`` would be .62.) A reward that is
-    constant gives the constant. Never nearer to 0 than `eps`: such a unit means that nothing was inferred.
+    constant gives the constant's size. Never nearer to 0 than `eps`: such a unit means that nothing was inferred.
     """
     largest = jnp.max(jnp.abs(reward) * (mask > 0), initial=0.0)
-    scaled = reward / jnp.maximum(largest, eps)  # powers of the scaled reward neither overflow nor vanish
+    scaled = jnp.abs(reward) / jnp.maximum(largest, eps)  # powers of the scaled reward neither overflow nor vanish
     weight = mask / jnp.maximum(jnp.sum(mask), 1.0)
-    fourth, third, signed = (jnp.sum(weight * moment) for moment in (scaled**4, jnp.abs(scaled) ** 3, scaled**3))
-    size = jnp.maximum(largest * fourth / jnp.maximum(third, jnp.finfo(scaled.dtype).tiny), eps)
-    return jnp.where(signed < 0.0, -size, size)
+    fourth, third = (jnp.sum(weight * scaled**power) for power in (4, 3))
+    return jnp.maximum(largest * fourth / jnp.maximum(third, jnp.finfo(scaled.dtype).tiny), eps)
 
 
 def in_reward_units(w: Float[Array, "K d"], units: Float[Array, " K"]) -> Float[Array, "K d"]:

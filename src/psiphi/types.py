@@ -44,11 +44,13 @@ class Demonstration(NamedTuple):
 class Demos(NamedTuple):
     """Demonstrations of K agents side by side, padded to a common length: `steps` has axes ``[K, M, ...]``.
 
-    `count[k]` steps of agent k are real; the rest is padding and is never sampled.
+    `count[k]` steps of agent k are real; the rest is padding and is never sampled. `background` are steps of nobody in particular, with
+    one axis: they tell how the world answers and are never imitated.
     """
 
     steps: Demonstration
     count: Array
+    background: Demonstration | None = None
 
 
 class TimeStep(NamedTuple):

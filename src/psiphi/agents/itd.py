@@ -5,19 +5,21 @@ preferences w_k, such that softmax(psi_k.w_k) imitates agent k (BC-Q) and psi_k 
 (inverse TD). phi.w_k is then agent k's reward. Everything that is not in the paper is a config field that says so and can be switched off.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weight, Width
+from psiphi.agents import wants
+from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weight, Width, Within
+from psiphi.cumulants import CumulantKind, Cumulants, Ends
 from psiphi.errors import UserError
-from psiphi.nets import PsiPhiNet, TorsoName
+from psiphi.nets import PsiPhiNet, TorsoName, of_heads, taken
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
 
@@ -25,10 +27,17 @@ from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metric
 class ITDConfig:
     """The default is what works best on CoinGrid; `paper()` is the paper's losses, alternation and table of hyperparameters."""
 
-    num_cumulants: Few = 4
-    """d, the number of cumulants (paper: 4 on CoinGrid, 8 on Highway, 64 on FruitBot)."""
+    cumulants: CumulantKind = "learned(s,a)"
+    """What phi is: a network of (s, a) (paper), a network of the state that a step leads to, what *changes* in the step, or features that
+    are *given*. The last two leave nothing to extrapolate: what they lead to stands in `psiphi.agents.wants`."""
+    levels: tuple[str, ...] = ("all",)
+    """Of *changes*: the columns whose level may be wanted, not only their change; ("all",): every one."""
+    ends: Ends = "state"
+    """Of *changes*: what a true end shows, the state in which it came (to plan on) or only that it came (to read)."""
+    num_cumulants: Annotated[int, Within(0, 4_096)] = 4
+    """d, the number of learned cumulants (paper: 4 on CoinGrid, 8 on Highway, 64 on FruitBot); 0, from logs: one per agent, up to 16."""
     gamma: Share = 0.9
-    """Discount factor (paper: 0.9 on CoinGrid)."""
+    """Discount factor (paper: 0.9 on CoinGrid); 0, from logs: chosen by how long the episodes are."""
     ensemble: Few = 2
     """Successor features per head (paper: 2)."""
     torso: TorsoName = "auto"
@@ -61,6 +70,9 @@ class ITDConfig:
     """Weight of inverse TD (paper: 1)."""
     beta: Weight = 20.0
     """Extension: fixed inverse temperature of the demonstrators, with |w_k| = 1; 0: |w_k| is learned and plays that part (paper)."""
+    lapse: Annotated[float, Within(0, 0.9)] = 0.0
+    """Extension: the share of a demonstrator's steps that are uniform mistakes, where it starts; it is fitted for each. 0: none (paper).
+    Without it, noise is read as indifference."""
     axis_preferences: bool = True
     """Extension: wherever d >= K, w_k is the k-th axis and is not learned; off: learned (paper). Transforming (phi, psi, w) together
     changes nothing else, so this only fixes the frame: cumulant k is what demonstrator k wants, and no two can share a dimension."""
@@ -102,8 +114,8 @@ def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a froze
         config,
         num_cumulants=4, gamma=0.9, ensemble=2, torso="impala-shallow", torso_hidden=(256,), phi_hidden=(256, 128), psi_hidden=(512, 256),
         share_torso=True, learning_rate=1e-4, cosine=False, clip=0.0, batch=64, alternate=True, bc_weight=1.0, l1_weight=0.05,
-        itd_weight=1.0, beta=0.0, axis_preferences=False, cross_policy=0.0, anchor=0.0, sparsity=0.0, nonnegative=0.0, ema=0.0,
-        target_period=1_000, mirror=False,
+        itd_weight=1.0, beta=0.0, cumulants="learned(s,a)", lapse=0.0, axis_preferences=False, cross_policy=0.0, anchor=0.0, sparsity=0.0,
+        nonnegative=0.0, ema=0.0, target_period=1_000, mirror=False,
     )  # fmt: skip
 
 
@@ -124,21 +136,28 @@ class Predictions(NamedTuple):
     """One forward pass over a batch of demonstrations ``[K, B]`` and, where cross-policy evaluation is on, of transitions ``[X]``."""
 
     psi: Float[Array, "K B E A d"]
-    phi: Float[Array, "K B A d"]
+    phi: Float[Array, "K B A_or_1 d"]
     end_psi: Float[Array, "K B E A d"]
     next_psi: Float[Array, "K B E A d"]
     cross_psi: Float[Array, "X K E A d"]
-    cross_phi: Float[Array, "X A d"]
+    cross_phi: Float[Array, "X A_or_1 d"]
     cross_next_psi: Float[Array, "X K E A d"]
 
 
 def preferences(config: ITDConfig, w: Float[Array, "heads d"]) -> Float[Array, "heads d"]:
     """The preferences in use: of unit length where the inverse temperature is fixed; 1 in the paper's single-task setting, K = d = 1."""
+    if has_given(config):
+        return w
     if w.shape == (1, 1):
         return jnp.ones_like(w)
     if config.axis_preferences and w.shape[0] <= w.shape[1]:
         return jnp.eye(w.shape[0], w.shape[1])
     return w / jnp.linalg.norm(w, axis=-1, keepdims=True) if config.beta else w
+
+
+def has_given(config: ITDConfig) -> bool:
+    """Whether the cumulants are not learned."""
+    return config.cumulants in ("changes", "given")
 
 
 def inverse_temperature(config: ITDConfig) -> float:
@@ -147,7 +166,7 @@ def inverse_temperature(config: ITDConfig) -> float:
 
 def demonstrators(net: PsiPhiNet, agents: int) -> PsiPhiNet:
     """The network with the demonstrators' heads only."""
-    return eqx.tree_at(lambda n: (n.psi_heads, n.w), net, jax.tree.map(lambda x: x[:agents], (net.psi_heads, net.w)))
+    return of_heads(net, lambda x: x[:agents])  # pyright: ignore[reportReturnType]
 
 
 def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition) -> Predictions:
@@ -156,19 +175,22 @@ def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Trans
     flat = lambda x: x.reshape(agents * batch, *x.shape[2:])  # noqa: E731
     fold = lambda x: x.reshape(agents, batch, *x.shape[1:])  # noqa: E731
     now, here = net.features(flat(demo.obs)), net.features(cross.obs)
+    step = Demonstration(*map(flat, demo))
     return Predictions(
         psi=net.own_psi(fold(now)),
-        phi=fold(net.phi(flat(demo.obs), now)),
+        phi=fold(net.phi_table(step.obs, step.action, step.next_obs, step.discount, now)),
         end_psi=net.own_psi(fold(net.features(flat(demo.next_obs)))),
         next_psi=target.own_psi(fold(target.features(flat(demo.next_obs)))),
         cross_psi=net.psi(here),
-        cross_phi=net.phi(cross.obs, here),
+        cross_phi=net.phi_table(cross.obs, cross.action, cross.next_obs, cross.discount, here),
         cross_next_psi=target.psi(target.features(cross.next_obs)),
     )
 
 
-def imitation(config: ITDConfig, p: Predictions, w: Array, demo: Demonstration) -> Array:
+def imitation(config: ITDConfig, p: Predictions, w: Array, demo: Demonstration, lapse: Array | None = None) -> Array:
     """L_BC-Q, averaged over demonstrators, steps and ensemble."""
+    if lapse is not None:
+        return wants.imitation(jnp.einsum("kbead,kd->kbea", p.psi, w), demo.action, lapse, inverse_temperature(config))
     per_member = jax.vmap(losses.bc_q, (0, None, None, None))
     per_step = jax.vmap(per_member, (0, None, 0, None))
     return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(p.psi, w, demo.action, inverse_temperature(config)))
@@ -179,12 +201,10 @@ def consistency(config: ITDConfig, p: Predictions, demo: Demonstration) -> Array
 
     def one(psi: Array, phi: Array, next_psi: Array, d: Demonstration) -> Array:
         error = jax.vmap(losses.itd, (0, None, 0, None))
-        return jnp.mean(
-            jax.vmap(losses.squared)(error(psi[:, d.action], phi[d.action], next_psi[:, d.next_action], config.gamma * d.discount))
-        )
+        return jnp.mean(jax.vmap(losses.squared)(error(psi[:, d.action], phi, next_psi[:, d.next_action], config.gamma * d.discount)))
 
     known = (demo.next_action != NO_ACTION) | (demo.discount == 0)
-    return jnp.mean(known * jax.vmap(jax.vmap(one))(p.psi, p.phi, p.next_psi, demo))
+    return jnp.mean(known * jax.vmap(jax.vmap(one))(p.psi, taken(p.phi, demo.action), p.next_psi, demo))
 
 
 def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transition, weight: Array) -> Array:
@@ -193,10 +213,12 @@ def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transit
     def one(psi: Array, phi: Array, next_psi: Array, w_k: Array, c: Transition) -> Array:
         policy = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ jax.lax.stop_gradient(w_k))
         error = jax.vmap(losses.cross_policy, (0, None, 0, 0, None))
-        return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi[c.action], next_psi, policy, config.gamma * c.discount)))
+        return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi, next_psi, policy, config.gamma * c.discount)))
 
     per_head = jax.vmap(one, (0, None, 0, 0, None))
-    return jnp.mean(weight[:, None] * jax.vmap(per_head, (0, 0, 0, None, 0))(p.cross_psi, p.cross_phi, p.cross_next_psi, w, cross))
+    return jnp.mean(
+        weight[:, None] * jax.vmap(per_head, (0, 0, 0, None, 0))(p.cross_psi, taken(p.cross_phi, cross.action), p.cross_next_psi, w, cross)
+    )
 
 
 def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
@@ -224,18 +246,16 @@ def costs(p: Predictions, w: Array, cross: Transition) -> Array:
     return jnp.mean(jax.vmap(jax.vmap(losses.negative))(reward))
 
 
-def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, "... d"]:
-    return jnp.take_along_axis(per_action, action[..., None, None], axis=-2)[..., 0, :]
-
-
 def joint_loss(
     net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, count: Array, config: ITDConfig
 ) -> tuple[Array, Metrics]:
     """The weighted sum of all terms, and each of them."""
     ramp = jnp.clip(count / max(config.sparsity_ramp * config.updates, 1), 0, 1)
+    if net.given is not None:
+        return wants.joint_loss(net, target, demo, cross, ramp, config)
     p, w = predict(net, target, demo, cross), preferences(config, net.w)
     terms = {
-        "bc_q": (config.bc_weight, lambda: imitation(config, p, w, demo)),
+        "bc_q": (config.bc_weight, lambda: imitation(config, p, w, demo, net.lapse)),
         "l1": (config.l1_weight, lambda: jnp.mean(jax.vmap(losses.l1)(w))),
         "itd": (config.itd_weight, lambda: consistency(config, p, demo)),
         "cross_policy": (config.cross_policy, lambda: cross_evaluation(config, p, w, cross, weight)),
@@ -284,13 +304,12 @@ def collapse(signal: float, rank: float, agents: int) -> str | None:
 def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
     """The demonstrators' own steps as if they were anybody's, for cross-policy evaluation from logs alone, and the weight of each.
 
-    Where one demonstrator has reached its goal and left, another would have gone on: such a step says nothing of the others.
+    A step that ends the task does so for everybody: it counts as much as any other.
     """
     flat = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])[:batch]  # noqa: E731 - takes of every demonstrator alike
     action = flat(demo.action)
-    goes_on = flat(demo.discount)
     blank = jnp.zeros(action.shape)
-    return Transition(flat(demo.obs), action, blank, goes_on, flat(demo.next_obs), blank.astype(bool)), goes_on
+    return Transition(flat(demo.obs), action, blank, flat(demo.discount), flat(demo.next_obs), blank.astype(bool)), jnp.ones(action.shape)
 
 
 def check(config: ITDConfig) -> None:
@@ -303,7 +322,10 @@ def check(config: ITDConfig) -> None:
         )
 
 
-def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array) -> PsiPhiNet:
+def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given: Cumulants | None = None) -> PsiPhiNet:
+    """The network before anything is learned; `given` are the cumulants that `config` does not learn."""
+    if has_given(config) != (given is not None):
+        raise UserError(f"cumulants is {config.cumulants!r}, but {'none are' if given is None else 'some are'} given to the network.")
     return PsiPhiNet(
         spec,
         heads=heads,
@@ -315,7 +337,14 @@ def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array) -> Psi
         psi_hidden=config.psi_hidden,
         share_torso=config.share_torso,
         key=key,
+        of_next=config.cumulants == "learned(s')",
+        given=given,
+        lapse=config.lapse,
     )
+
+
+Initial = Callable[[Array, int], PsiPhiNet]
+"""``initial(key, heads)``: a network before anything is learned."""
 
 
 def make_optimiser(config: ITDConfig):
@@ -340,6 +369,9 @@ def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: A
     demo_key, cross_key, mirror_demo_key, mirror_cross_key = jax.random.split(key, 4)
     demo = replay.sample_demonstrations(state.demos, demo_key, config.batch)
     demo = replay.mirror_demonstrations(spec, demo, mirror_demo_key) if config.mirror else demo
+    if has_given(config) and config.cross_policy_on == "pooled":
+        cross = replay.sample_anybody(state.demos, cross_key, config.cross_batch)
+        return demo, cross, jnp.ones(cross.action.shape)
     if not uses_anybodys_steps(config) or config.cross_policy_on == "pooled":
         return demo, *pooled(demo, config.cross_batch if uses_anybodys_steps(config) else 0)
     steps = experience.sample(state.experience, cross_key).experience
@@ -362,7 +394,7 @@ def alternating_step(
     def imitate(net: PsiPhiNet) -> tuple[Array, Metrics]:
         p = predict(demonstrators(net, agents), target, demo, cross)
         w = preferences(config, net.w[:agents])
-        bc, l1 = imitation(config, p, w, demo), jnp.mean(jax.vmap(losses.l1)(w))
+        bc, l1 = imitation(config, p, w, demo, None if net.lapse is None else net.lapse[:agents]), jnp.mean(jax.vmap(losses.l1)(w))
         return config.bc_weight * bc + config.l1_weight * l1, {"bc_q": bc, "l1": l1} | diagnostics(p, w, demo)
 
     def explain(net: PsiPhiNet) -> tuple[Array, Metrics]:
@@ -378,15 +410,18 @@ def alternating_step(
     return net, (first, second), bc_metrics | itd_metrics
 
 
-def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
-    """ITD as an agent. While it learns it explores at random and ignores rewards; judged, it imitates demonstrators in turn."""
+def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, initial: Initial | None = None) -> Agent:
+    """ITD as an agent. While it learns it explores at random and ignores rewards; judged, it imitates demonstrators in turn.
+
+    `initial` makes another network than `initial_net` does: one whose cumulants are given, say.
+    """
     check(config)
     optimiser = make_optimiser(config)
     experience = replay.make_experience(num_envs=config.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1)
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None
-        net = initial_net(config, spec, num_demonstrators, key)
+        net = initial(key, num_demonstrators) if initial else initial_net(config, spec, num_demonstrators, key)
         optimiser_state = optim.start(optimiser, net)
         return State(
             net=net,
@@ -417,7 +452,7 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
 
     def policy(state: State, obs: Array, key: Array) -> Array:
         net = deployed(config, state)
-        values = jnp.einsum("bkead,kd->bkea", net.psi(net.features(obs)), preferences(config, net.w))
+        values = net.task_values(obs, preferences(config, net.w))
         whose = jnp.arange(obs.shape[0]) % num_demonstrators
         return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
 

@@ -113,7 +113,7 @@ def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:
 def infer_task(config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, step: Transition) -> tuple[PsiPhiNet, tasks.Statistics]:
     """w_ego <- argmin_w L_R(phi, w): least squares on the recent batches, older ones fading because phi moves."""
     kept = jax.tree.map(lambda x: config.task_memory * x, task)
-    phi = itd.taken(net.phi(step.obs), step.action)
+    phi = net.cumulants(step.obs, step.action, step.next_obs, step.discount)
     task = tasks.observe_batch(kept, phi, step.reward)
     return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(tasks.solve(task, config.task_ridge * task.count))), task
 
@@ -122,7 +122,7 @@ def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig) 
     """L_R + L_Q + L_TD-psi / d. w_ego gets no gradient: it is inferred."""
     w = jax.lax.stop_gradient(w_ego(net))
     features = net.features(ego.step.obs)
-    phi = itd.taken(net.phi(ego.step.obs, features), ego.step.action)
+    phi = net.cumulants(ego.step.obs, ego.step.action, ego.step.next_obs, ego.step.discount, features)
     psi = net.psi(features)[:, -1]  # [B, E, A, d]
     mine = jnp.take_along_axis(psi, ego.step.action[:, None, None, None], axis=2)[:, :, 0]
     one_next = target.psi(target.features(ego.step.next_obs))
@@ -164,7 +164,7 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
     return jax.vmap(one)(next_psi)
 
 
-def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
+def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, initial: itd.Initial | None = None) -> Agent:
     """PsiPhi-learning as an agent. With no demonstrator it is Q-learning by successor features: nobody to watch, one head."""
     inner = config.itd
     itd.check(inner)
@@ -175,7 +175,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None or not num_demonstrators
-        net = itd.initial_net(inner, spec, num_demonstrators + 1, key)
+        net = initial(key, num_demonstrators + 1) if initial else itd.initial_net(inner, spec, num_demonstrators + 1, key)
         if config.ego_from_demonstrator:
             net = eqx.tree_at(lambda n: n.psi_heads, net, jax.tree.map(lambda x: x.at[-1].set(x[0]), net.psi_heads))
         net = eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(0.0))
@@ -188,7 +188,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
             seen=jnp.zeros(0, jnp.int32) if demos is None else demos.count,
             experience=experience.init(replay.blank_transition(spec)),
             count=jnp.zeros((), jnp.int32),
-            task=tasks.no_experience(inner.num_cumulants),
+            task=tasks.no_experience(net.w.shape[1]),
         )
 
     def observe(state: State, rollout: Transition) -> State:
@@ -222,6 +222,8 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
         demo, cross, weight = itd.sample(replace(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
         if itd.uses_anybodys_steps(inner) and inner.cross_policy_on == "experience":
             mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
+            if itd.has_given(inner):  # no other loss sees the demonstrators' own steps
+                mine = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), mine, cross)
             return Others(demo, mine, jnp.ones(mine.action.shape))
         return Others(demo, cross, weight)
 

@@ -6,14 +6,15 @@ With the reward that ITD inferred for a demonstrator, a DQN or PPO learns to do 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array
 
 from psiphi import model as models
 from psiphi.model import Model
 from psiphi.types import Agent, Demos, Metrics, Transition
 
-Pay = Callable[[Any, Array, Array], Array]
-"""``pay(parameters, obs[B], action[B]) -> reward[B]``"""
+Pay = Callable[[Any, Transition], Array]
+"""``pay(parameters, steps[B]) -> reward[B]``"""
 
 
 class State(NamedTuple):
@@ -31,8 +32,8 @@ def rewarded(agent: Agent, pay: Pay, parameters: Any) -> Agent:
 
     def observe(state: State, rollout: Transition) -> State:
         steps, envs = rollout.action.shape
-        obs = rollout.obs.reshape(steps * envs, *rollout.obs.shape[2:])
-        reward = pay(state.parameters, obs, rollout.action.reshape(-1)).reshape(steps, envs)
+        flat = jax.tree.map(lambda x: x.reshape(steps * envs, *x.shape[2:]), rollout)
+        reward = pay(state.parameters, flat).reshape(steps, envs)
         return state._replace(agent=agent.observe(state.agent, rollout._replace(reward=reward)))
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:
@@ -51,7 +52,7 @@ def rewarded(agent: Agent, pay: Pay, parameters: Any) -> Agent:
 def inferred(demonstrator: int) -> Pay:
     """What a model says one demonstrator is paid, in units of reward."""
 
-    def pay(model: Model, obs: Array, action: Array) -> Array:
-        return models.rewards(model, obs, action)[:, demonstrator]
+    def pay(model: Model, steps: Transition) -> Array:
+        return models.rewards(model, steps.obs, steps.action, steps.next_obs, steps.discount)[:, demonstrator]
 
     return pay

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from psiphi.demos.demonstrations import AgentId
 from psiphi.envs.inferred_reward import InferredReward
 from psiphi.errors import UserError
 from psiphi.model import Model
+from psiphi.nets import PsiPhiNet, of_heads
 from psiphi.types import EnvSpec
 
 EGO = "itself"
@@ -48,6 +48,23 @@ def as_actions(action: Any, count: int, num_actions: int) -> np.ndarray:
     return array.astype(np.int32)
 
 
+def as_next(next_obs: Any, batch: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """The observations that follow, one for each of the batch."""
+    array = np.asarray(next_obs)
+    array = array[None] if array.shape == spec.obs_shape else array
+    if array.shape != batch.shape:
+        raise UserError(f"next_obs has shape {array.shape}, but expected {batch.shape}, as obs has.")
+    return array
+
+
+def as_discount(terminated: Any, count: int) -> np.ndarray:
+    """[B]: 0 where a step ended the task, else 1."""
+    array = np.asarray(terminated)
+    if array.shape not in ((), (1,), (count,)) or not (array.dtype == bool or np.isin(array, (0, 1)).all()):
+        raise UserError(f"terminated is {array.dtype} of shape {array.shape}, but expected one truth value per observation.")
+    return np.broadcast_to(1.0 - array.astype(np.float32), (count,)).astype(np.float32)
+
+
 def in_chunks(function: Any, model: Model, columns: Sequence[np.ndarray], *further: Any) -> np.ndarray:
     """``function(model, *columns, *further)`` on batches of few different sizes, as each is compiled once."""
     total = len(columns[0])
@@ -70,25 +87,47 @@ def only(model: Model, k: Any) -> Model:
     def take(x: Any) -> Any:
         return x[k][None]
 
-    heads = jax.tree.map(take, model.net.psi_heads), take(model.net.w)
-    return Model(eqx.tree_at(lambda n: (n.psi_heads, n.w), model.net, heads), take(model.w), take(model.units))
+    return Model(of_heads(model.net, take), take(model.w), take(model.units))
 
 
 @jax.jit
 def imitation_values(model: Model, obs: Any, k: Any) -> jax.Array:
     """[B, A]: demonstrator k's action values."""
-    return models.imitate(only(model, k), jnp.asarray(obs), jnp.zeros(obs.shape[0], jnp.int32))
+    return models.values(only(model, k), jnp.asarray(obs))[:, 0]
 
 
 @jax.jit
-def inferred_rewards(model: Model, obs: Any, action: Any, k: Any) -> jax.Array:
-    """[B]: what demonstrator k is paid."""
-    return models.rewards(only(model, k), jnp.asarray(obs), jnp.asarray(action))[:, 0]
+def inferred_rewards(model: Model, obs: Any, action: Any, next_obs: Any, discount: Any, k: Any, caution: Any) -> jax.Array:
+    """[B]: what demonstrator k is paid for steps, and a share of the advantage of what it would have done."""
+    one = only(model, k)
+    steps = [jnp.asarray(x) for x in (obs, action, next_obs, discount)]
+    return (models.rewards(one, *steps) + caution * models.advantages(one, *steps[:2]) / one.units)[:, 0]
 
 
 @jax.jit
-def cumulants(model: Model, obs: Any) -> jax.Array:
-    """[B, A, d]"""
+def behaviour_rewards(model: Model, obs: Any, action: Any, next_obs: Any, discount: Any, k: Any, gamma: Any) -> jax.Array:
+    """[B]: what demonstrator k does, as a reward of steps."""
+    return models.behaviour(only(model, k), jnp.asarray(obs), jnp.asarray(action), jnp.asarray(next_obs), jnp.asarray(discount), gamma)[
+        :, 0
+    ]
+
+
+@jax.jit
+def advantages(model: Model, obs: Any, action: Any, k: Any) -> jax.Array:
+    """[B]: how much less an action is worth to demonstrator k than its best."""
+    return models.advantages(only(model, k), jnp.asarray(obs), jnp.asarray(action))[:, 0]
+
+
+@jax.jit
+def cumulants(model: Model, obs: Any, action: Any, next_obs: Any, discount: Any) -> jax.Array:
+    """[B, d]"""
+    return models.phi(model, *(jnp.asarray(x) for x in (obs, action, next_obs, discount)))
+
+
+@jax.jit
+def state_cumulants(model: Model, obs: Any) -> jax.Array:
+    """[B, A, d]: of every action, where cumulants are learned of (s, a)."""
+    assert isinstance(model.net, PsiPhiNet)
     return model.net.phi(jnp.asarray(obs))
 
 
@@ -117,18 +156,20 @@ class Policy:
     >>> policy(obs, deterministic=False)   # as often as she does
     """
 
-    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int, beta: float, seed: int = 0):
+    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int, beta: float, lapse: float = 0.0, seed: int = 0):
         self.agent = agent
+        self.lapse = lapse
+        """The share of its steps in which it does anything at all."""
         self._model, self._spec, self._index, self._beta = model, spec, index, beta
         self._random = np.random.default_rng(seed)
 
     def __call__(self, obs: Any, deterministic: bool = True) -> Any:
         """The likeliest action; or one drawn as the demonstrator would."""
         batch, alone = as_batch(obs, self._spec)
-        values = self._values(batch)
-        if not deterministic:
-            values = values + self._random.gumbel(size=values.shape) / self._beta
-        action = values.argmax(axis=-1)
+        if deterministic:
+            action = self._values(batch).argmax(axis=-1)
+        else:
+            action = (self._random.random((len(batch), 1)) < self.probabilities(batch).cumsum(axis=-1)).argmax(axis=-1)
         return int(action[0]) if alone else action
 
     def values(self, obs: Any) -> np.ndarray:
@@ -141,7 +182,7 @@ class Policy:
         """How likely every action is: ``[A]``, or ``[B, A]``."""
         logits = self._beta * self.values(obs)
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return shares / shares.sum(axis=-1, keepdims=True)
+        return (1 - self.lapse) * shares / shares.sum(axis=-1, keepdims=True) + self.lapse / shares.shape[-1]
 
     def _values(self, batch: np.ndarray) -> np.ndarray:
         return in_chunks(imitation_values, self._model, [batch], self._index)
@@ -150,31 +191,58 @@ class Policy:
         return f"Policy({self.agent!r})"
 
 
+Form = Literal["wants", "behaviour"]
+"""Of a reward: what an agent wants (phi.w_k), or what it does, as a reward (a planner on it does what the imitation does)."""
+
+
 class Reward:
-    """What one demonstrator is inferred to be paid for an action, in units of its reward.
+    """What one demonstrator is inferred to be paid for a step, in units of its reward.
 
     >>> reward = itd.reward("anna")
-    >>> reward(obs, action)
+    >>> reward(obs, action, next_obs, terminated)
     >>> env = reward.wrap(gymnasium.make("CartPole-v1"))   # pays that, for any library's agent
+
+    `form` says what it is. "wants": preferences times cumulants, with a share `caution` of the advantage, which keeps a planner from what
+    the agent never does. "behaviour": what the agent does, as a reward; safe to plan on, and it says nothing of why. Without `next_obs`,
+    behaviour is the advantage of the action, and what is wanted cannot be told unless cumulants were learned of (s, a).
     """
 
-    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int):
-        self.agent = agent
-        self._model, self._spec, self._index = model, spec, index
+    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int, form: Form, gamma: float, caution: float = 0.0):
+        self.agent, self.form, self.caution = agent, form, caution
+        self._model, self._spec, self._index, self._gamma = model, spec, index, gamma
 
-    def __call__(self, obs: Any, action: Any) -> Any:
+    def __call__(self, obs: Any, action: Any, next_obs: Any = None, terminated: Any = False) -> Any:
         """Of one step, or of a batch of steps."""
         batch, alone = as_batch(obs, self._spec)
-        actions = as_actions(action, len(batch), self._spec.num_actions)
-        paid = in_chunks(inferred_rewards, self._model, [batch, actions], self._index)
+        columns = [batch, as_actions(action, len(batch), self._spec.num_actions)]
+        if next_obs is None:
+            paid = self._without_next(columns)
+        else:
+            columns += [as_next(next_obs, batch, self._spec), as_discount(terminated, len(batch))]
+            paid = self._of_steps(columns)
         return float(paid[0]) if alone else paid
+
+    def _of_steps(self, columns: list[np.ndarray]) -> np.ndarray:
+        if self.form == "wants":
+            return in_chunks(inferred_rewards, self._model, columns, self._index, self.caution)
+        return in_chunks(behaviour_rewards, self._model, columns, self._index, self._gamma)
+
+    def _without_next(self, columns: list[np.ndarray]) -> np.ndarray:
+        if self.form == "behaviour":
+            return in_chunks(advantages, self._model, columns, self._index)
+        if models.needs_next(self._model):
+            raise UserError(
+                f"What {self.agent!r} wants depends on where a step leads: expected next_obs (and terminated) beside obs and action; "
+                'reward(agent, form="behaviour") can do without.'
+            )
+        return self._of_steps([*columns, columns[0], np.ones(len(columns[0]), np.float32)])
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> InferredReward:
         """The environment with this reward; its own one is then ``info["true_reward"]``."""
-        return InferredReward(env, only(self._model, self._index), 0)
+        return InferredReward(env, only(self._model, self._index), 0, self)
 
     def __repr__(self) -> str:
-        return f"Reward({self.agent!r})"
+        return f"Reward({self.agent!r}, {self.form})"
 
 
 @dataclass(frozen=True)
@@ -183,9 +251,13 @@ class Preferences:
 
     agents: tuple[AgentId, ...]
     w: np.ndarray
-    """[K, d]: ``reward_k(s, a) = phi(s, a) @ w[k]``."""
+    """[K, d]: ``reward_k = phi @ w[k]``."""
     likeness: np.ndarray
     """[K, K]: correlation of the inferred rewards over the steps of everybody. 1: they want the same; 0: nothing to do with each other."""
+    names: tuple[str, ...] = ()
+    """What the cumulants are called."""
+    spread: np.ndarray | None = None
+    """[K, d]: how far refits from other beginnings are from each other in w, as a standard deviation."""
 
     def __getitem__(self, agent: AgentId) -> np.ndarray:
         return self.w[position(self.agents, agent)]
@@ -195,10 +267,25 @@ class Preferences:
         return {agent: self.w[k].tolist() for k, agent in enumerate(self.agents)}
 
     def __str__(self) -> str:
-        cumulants = [f"cumulant {i}" for i in range(self.w.shape[1])]
+        names = self.names or tuple(f"cumulant {i}" for i in range(self.w.shape[1]))
+        shown = range(self.w.shape[1]) if self.w.shape[1] <= MOST_SHOWN else weightiest(self.w, MOST_SHOWN)
         alike = [f"like {agent}" for agent in self.agents]
-        rows = [[*map(_signed, self.w[k]), *map(_signed, self.likeness[k])] for k in range(len(self.agents))]
-        return table(["agent", *cumulants, *alike], [[str(agent), *row] for agent, row in zip(self.agents, rows, strict=True)])
+        rows = [[*map(_signed, self.w[k, list(shown)]), *map(_signed, self.likeness[k])] for k in range(len(self.agents))]
+        text = table(
+            ["agent", *(names[i] for i in shown), *alike], [[str(agent), *row] for agent, row in zip(self.agents, rows, strict=True)]
+        )
+        left = self.w.shape[1] - len(shown)
+        return f"{text}\n({left} cumulants that matter less are left out.)" if left else text
+
+
+MOST_SHOWN = 8
+"""Of many cumulants, so many are shown."""
+
+
+def weightiest(w: np.ndarray, most: int) -> list[int]:
+    """The cumulants that matter most to any agent, in their own order."""
+    size = np.abs(w / np.maximum(np.abs(w).max(axis=1, keepdims=True), 1e-12)).max(axis=0)
+    return sorted(np.argsort(-size, kind="stable")[:most].tolist())
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 from psiphi.api.answers import imitation_values, in_chunks, table
 from psiphi.demos.demonstrations import AgentId
 from psiphi.model import Model
+from psiphi.nets import Committee
 from psiphi.types import Demos
 
 NEIGHBOURS = 10
@@ -99,4 +100,5 @@ def _nearest(asked: np.ndarray, pool: np.ndarray, neighbours: int) -> np.ndarray
 
 @jax.jit
 def _features(model: Model, obs: jax.Array | np.ndarray) -> jax.Array:
-    return model.net.features(jnp.asarray(obs))
+    features = model.net.features(jnp.asarray(obs))
+    return features[0] if isinstance(model.net, Committee) else features  # the first member's: any tells states apart

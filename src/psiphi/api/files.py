@@ -11,22 +11,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from psiphi import checkpoint, limits
+from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.api import lens
+from psiphi.api.answers import Form
 from psiphi.api.coverage import Coverage
 from psiphi.api.known import Known
+from psiphi.api.verdict import Verdict
 from psiphi.configs import Count, Positive, Seed, Weight, Within, from_json
+from psiphi.cumulants import Changes, Cumulants, Ends, FeatureFunction, Given
 from psiphi.errors import UserError
 from psiphi.model import Model
+from psiphi.nets import Committee
 
 KIND = "psiphi api model"
-VERSION = 1
+VERSION = 2
+READABLE = 1, 2
 """Raised when the meaning of a manifest changes."""
 
 Algorithm = Literal["itd", "psiphi"]
 CONFIGS: dict[str, type] = {"itd": ITDConfig, "psiphi": PsiPhiConfig}
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenShape:
+    """Of cumulants that are not learned, what is no array."""
+
+    size: int
+    kind: Literal["changes", "given"]
+    columns: int = 0
+    levels: tuple[int, ...] = ()
+    ends: Ends | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +63,14 @@ class Described:
     likeness: tuple[tuple[float, ...], ...]
     coverage: tuple[float, ...]
     actions_seen: float
+    gamma: float = 0.9
+    form: Form = "wants"
+    caution: tuple[float, ...] = ()
+    lapse: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    members: int = 0
+    """Networks in the committee; 0: there is a single one."""
+    given: GivenShape | None = None
 
 
 def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int, task: np.ndarray | None) -> None:
@@ -64,6 +89,13 @@ def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int,
         likeness=tuple(tuple(map(float, row)) for row in known.likeness),
         coverage=tuple(known.coverage.share[agent] for agent in known.agents),
         actions_seen=known.coverage.actions,
+        gamma=known.gamma,
+        form=known.form,
+        caution=known.caution,
+        lapse=known.lapse,
+        names=known.names,
+        members=known.model.net.nets.w.shape[0] if isinstance(known.model.net, Committee) else 0,
+        given=given_shape(known.model.net.given),
     )
     meta = {
         "kind": KIND,
@@ -72,6 +104,7 @@ def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int,
         "agents": list(known.agents),
         "config": dataclasses.asdict(config),
         "model": dataclasses.asdict(description),
+        "verdict": None if known.verdict is None else known.verdict.to_json(),
     }
     task_array = np.zeros(known.model.w.shape[1], np.float32) if task is None else np.asarray(task, np.float32)
     checkpoint.save(path, {"model": known.model, "task": task_array}, meta=meta)
@@ -87,13 +120,13 @@ class Loaded(typing.NamedTuple):
     task: np.ndarray | None
 
 
-def read(path: Path) -> Loaded:
-    """Read a model directory and check all of it."""
+def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
+    """Read a model directory and check all of it; a function that gives its cumulants is no part of it."""
     meta = checkpoint.read_meta(path)
     if meta.get("kind") != KIND:
         raise UserError(f"{path} is a checkpoint but not a model that psiphi.ITD or psiphi.PsiPhi saved.")
-    if meta.get("version") != VERSION:
-        raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads version {VERSION}; update psiphi.")
+    if meta.get("version") not in READABLE:
+        raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads versions {READABLE}; update psiphi.")
     algorithm = meta.get("algorithm")
     if algorithm not in list(CONFIGS):
         raise UserError(f"{path} is damaged: its algorithm is {algorithm!r}, but expected was one of {', '.join(CONFIGS)}.")
@@ -102,25 +135,51 @@ def read(path: Path) -> Loaded:
     agents = _agents(path, meta.get("agents"), described)
     inner = config.itd if isinstance(config, PsiPhiConfig) else config
     glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
-    like = {"model": _like(inner, glass, described, len(agents)), "task": np.zeros(inner.num_cumulants, np.float32)}
+    model = _like(inner, glass, described, len(agents), features)
+    like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}
     arrays = checkpoint.load(path, like)
-    known = _known(arrays["model"], glass, described, agents)
+    judged = meta.get("verdict")
+    known = _known(models.mended(arrays["model"]), glass, described, agents)
+    known = dataclasses.replace(known, verdict=None if judged is None else Verdict.from_json(judged, f"{path}: verdict"))
     return Loaded(algorithm, known, config, described.seed, arrays["task"] if described.has_task else None)
 
 
-def _like(config: ITDConfig, glass: lens.Lens, described: Described, agents: int) -> Any:
+def given_shape(given: Cumulants | None) -> GivenShape | None:
+    """What a file says of cumulants that are not learned."""
+    if given is None:
+        return None
+    if isinstance(given, Given):
+        return GivenShape(given.size, "given")
+    return GivenShape(given.size, "changes", given.mean.shape[0], given.levels, given.ends)
+
+
+def _blank(shape: GivenShape | None, features: FeatureFunction | None) -> Cumulants | None:
+    """Cumulants whose numbers are yet to be read."""
+    if shape is None:
+        return None
+    if shape.kind == "given":
+        return Given(jnp.zeros(shape.size), features, False)
+    return Changes(jnp.zeros(shape.columns), jnp.ones(shape.columns), jnp.zeros(shape.size), shape.levels, shape.ends)
+
+
+def _like(config: ITDConfig, glass: lens.Lens, described: Described, agents: int, features: FeatureFunction | None) -> Any:
     """The shapes of the arrays of such a model, from tracing how it is made."""
 
     def made(key: jax.Array) -> Model:
         heads = agents + described.ego
-        net = itd.initial_net(config, glass.spec(described.num_actions), heads, key)
-        return Model(glass.on(net), jnp.zeros((heads, config.num_cumulants)), jnp.ones(agents))
+        given = _blank(described.given, features)
+
+        def net(key: jax.Array) -> Any:
+            return glass.on(itd.initial_net(config, glass.spec(described.num_actions), heads, key, given))
+
+        whole = Committee(jax.vmap(net)(jax.random.split(key, described.members))) if described.members else net(key)
+        return Model(whole, jnp.zeros(whole.w.shape), jnp.ones(agents))
 
     return jax.eval_shape(made, jax.random.key(0))
 
 
 def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[Any, ...]) -> Known:
-    torso: Any = model.net.torso
+    torso: Any = model.net.member(0).torso if isinstance(model.net, Committee) else model.net.torso
     read = dataclasses.replace(glass, mean=np.asarray(torso.mean), scale=np.asarray(torso.scale))
     covered = Coverage(dict(zip(agents, described.coverage, strict=True)), described.actions_seen, described.num_actions)
     return Known(
@@ -133,6 +192,11 @@ def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[A
         likeness=np.asarray(described.likeness),
         coverage=covered,
         first_action=described.first_action,
+        gamma=described.gamma,
+        form=described.form,
+        caution=described.caution,
+        lapse=described.lapse,
+        names=described.names,
     )
 
 
@@ -141,7 +205,8 @@ def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
     fine = isinstance(agents, list) and agents and (all(type(a) is str for a in agents) or all(type(a) is int for a in agents))
     if not fine or len(set(agents)) != len(agents):
         raise UserError(f"{path} is damaged: its agents are not different ids, all strings or all integers.")
-    sizes = {len(agents), len(described.coverage), len(described.likeness), *map(len, described.likeness)}
+    optional = [len(column) for column in (described.caution, described.lapse) if column]
+    sizes = {len(agents), len(described.coverage), len(described.likeness), *map(len, described.likeness), *optional}
     if len(sizes) != 1 or described.num_actions < 1 or min(described.obs_shape, default=0) < 1 or described.beta <= 0:
         raise UserError(f"{path} is damaged: what its manifest says of agents, actions and observations does not fit together.")
     limits.check_most(f"{path} is damaged: too large observations, in entries", math.prod(described.obs_shape), limits.MOST_ENTRIES)

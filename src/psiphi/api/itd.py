@@ -1,92 +1,284 @@
 """`psiphi.ITD`: from logs alone to what each agent wants."""
 
 import dataclasses
-import sys
+import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from psiphi import doors
+from psiphi import configs, cumulants, doors
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
-from psiphi.api import files, newcomers
-from psiphi.api.known import Known, Learned, known_from
-from psiphi.api.lens import lens_for
+from psiphi.api import files, judging, newcomers
+from psiphi.api.known import Known, Learned, check_fits, known_from
+from psiphi.api.lens import Lens, lens_for
+from psiphi.configs import Few
+from psiphi.cumulants import Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
+from psiphi.demos.record import record
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.model import Model
-from psiphi.types import Demos
+from psiphi.nets import Committee, Net, PsiPhiNet
+from psiphi.types import Demonstration, Demos, EnvSpec
 
-OFFLINE = ITDConfig(cross_policy_on="pooled", cross_batch=128, sparsity=0.0, updates=4_000)
-"""ITD from logs alone, for data of any kind. What differs from ITD's own default is what needs steps that nobody demonstrated."""
+OFFLINE = ITDConfig(
+    cumulants="changes", num_cumulants=0, gamma=0.0, lapse=0.1, cross_policy_on="pooled", cross_batch=128, batch=48, cross_policy=1.0,
+    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128), updates=2_000,
+)  # fmt: skip
+"""ITD from logs alone, for observations that are rows of numbers: rewards are linear in what changes in a step."""
+
+LEARNED = ITDConfig(num_cumulants=0, gamma=0.0, cross_policy_on="pooled", cross_batch=128, sparsity=0.0, updates=4_000)
+"""ITD from logs alone for pictures, boards and long rows: cumulants are learned, and rewards are handed out as behaviour."""
+
+MOST_COLUMNS = 64
+"""Observations with more numbers than this have too many changes to weigh one by one: their cumulants are learned."""
 
 MOST_OWN_CUMULANTS = 16
-"""Up to so many agents have a cumulant each, unless the config says otherwise."""
+"""Up to so many agents have a learned cumulant each, unless the config says otherwise."""
+
+LEAST_CUMULANTS = 4
+
+REFITS = 3
+"""So many fits from different beginnings are made of logs; what is handed out is their mean, and where they differ is said."""
+
+LEARNED_REFITS = 2
+"""The same where cumulants are learned: no two fits learn the same ones, so the first is handed out."""
 
 SOFTNESS = FewShotConfig().temperature
 """Of the policy on a task where it is not deterministic, in units of reward."""
 
 CHUNK = 200
-"""Updates between two looks at the clock."""
+"""Updates between two looks at the clock and at what was held out."""
+
+PATIENCE = 4
+"""Fitting stops after so many looks without a better likelihood of what was held out, but not before the priors count in full."""
+
+HORIZONS = 0.9, 0.97
+"""The smallest and the largest discount factor that is chosen by the length of episodes."""
+
+BACKGROUND_STEPS = 10_000
+"""Random steps that are made in an environment given as background."""
+
+Background = Demonstrations | gymnasium.Env[Any, Any] | str | Callable[[], gymnasium.Env[Any, Any]]
+"""Steps of nobody in particular: logs whose ids do not count, or an environment (its id, a function that makes it) to walk in at random."""
 
 
-def offline(config: ITDConfig | None, agents: int) -> ITDConfig:
-    """The config that logs alone allow.
+def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = None) -> ITDConfig:
+    """The config that logs alone allow; what it leaves open (0) is chosen by the logs.
 
-    The default has a cumulant per agent, as far as that is reasonable. In a config for use with an environment, cross-policy evaluation
-    moves to the pool of all demonstrations, and the sparse-reward prior, which must not see demonstrators' own steps, is left out.
+    The default has cumulants of what changes where observations are rows of numbers, and learned ones else. In a config for use with an
+    environment, cross-policy evaluation moves to the pool of all demonstrations, and the sparse-reward prior on learned cumulants, which
+    must not see demonstrators' own steps, is left out.
     """
-    if config is None or config == OFFLINE:
-        return dataclasses.replace(OFFLINE, num_cumulants=max(OFFLINE.num_cumulants, min(agents, MOST_OWN_CUMULANTS)))
+    if config is None:
+        config = OFFLINE if math.prod(demos.obs.shape[1:]) <= MOST_COLUMNS else LEARNED
+        config = dataclasses.replace(config, cumulants="given") if features is not None and config is OFFLINE else config
+    if (features is not None) != (config.cumulants == "given"):
+        raise UserError(
+            'cumulants is "given", but there are no features: expected psiphi.ITD(config, features=...), a function or names of columns.'
+            if features is None
+            else f'There are features, but cumulants is {config.cumulants!r}: expected "given".'
+        )
+    if config.cumulants == "changes" and math.prod(demos.obs.shape[1:]) > 4 * MOST_COLUMNS:
+        raise UserError(
+            f'cumulants is "changes", but observations have {math.prod(demos.obs.shape[1:])} numbers, expected at most {4 * MOST_COLUMNS}; '
+            'use "learned(s\')" or give features.'
+        )
     if config.cross_policy_on == "experience":
-        pooled = dataclasses.replace(config, cross_policy_on="pooled", sparsity=0.0)
-        return dataclasses.replace(pooled, cross_batch=min(config.cross_batch, config.batch * agents))
-    return config
+        batch = min(config.cross_batch, config.batch * len(demos.agents))
+        sparsity = config.sparsity if itd.has_given(config) else 0.0
+        config = dataclasses.replace(config, cross_policy_on="pooled", sparsity=sparsity, cross_batch=batch)
+    enough = max(LEAST_CUMULANTS, min(len(demos.agents), MOST_OWN_CUMULANTS))
+    return dataclasses.replace(config, num_cumulants=config.num_cumulants or enough, gamma=config.gamma or chosen_gamma(demos))
 
 
-def trained_model(config: ITDConfig, state: Any, demos: Demos, agents: int) -> Model:
-    """What is kept of a training state: ITD's, or PsiPhi-learning's with the ego last."""
-    net = itd.deployed(config, state)
+def chosen_gamma(demos: Demonstrations) -> float:
+    """A discount that looks as far ahead as a median episode is long, within reason."""
+    return round(float(np.clip(1 - 1 / max(float(np.median(demos.lengths)), 1.0), *HORIZONS)), 4)
+
+
+def cumulants_for(config: ITDConfig, demos: Demonstrations, features: Any) -> Cumulants | None:
+    """The cumulants that the config does not learn, or None; `demos` are all that they will be asked of."""
+    if not itd.has_given(config):
+        return None
+    obs, action, discount, next_obs, _ = flat_steps(demos)
+    steps = (obs, action, next_obs, discount)
+    if config.cumulants == "given":
+        return cumulants.given(feature_function(features, demos), steps)
+    levels = range(len(demos.names)) if config.levels == ("all",) else [column(demos, name) for name in config.levels]
+    return cumulants.changes(steps, levels=tuple(levels), ends=config.ends)
+
+
+def column(demos: Demonstrations, name: str) -> int:
+    """Where an observed column is."""
+    if name not in demos.names:
+        raise UserError(f"There is no column {name!r}; the observed columns are {', '.join(map(repr, demos.names[:20]))}.")
+    return demos.names.index(name)
+
+
+def feature_function(features: Any, demos: Demonstrations) -> FeatureFunction:
+    """A function of steps, or names of columns: their values where a step leads."""
+    if callable(features):
+        return features
+    if isinstance(features, str) or not all(isinstance(name, str) for name in features):
+        raise UserError(
+            f"features is {features!r}, but expected a function of (obs, action, next_obs, terminated), or a list of column names."
+        )
+    columns = np.array([column(demos, name) for name in features])
+    return lambda obs, action, next_obs, terminated: next_obs.reshape(len(next_obs), -1)[:, columns]
+
+
+def flat_steps(demos: Demonstrations) -> tuple[np.ndarray, ...]:
+    """obs, action, discount, next_obs, next_action of all steps that somebody can learn from, agent after agent."""
+    parts = [demos._steps_of(k, -1) for k in range(len(demos.agents))]
+    return tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
+
+
+def background_steps(background: Background | None, demos: Demonstrations, seed: int) -> Demonstration | None:
+    """Steps that are evaluated on and never imitated; an environment is walked in at random."""
+    if background is None:
+        return None
+    walked = background if isinstance(background, Demonstrations) else _walked(background, seed)
+    if walked.obs.shape[1:] != demos.obs.shape[1:]:
+        raise UserError(f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as there.")
+    if walked.num_actions > demos.num_actions:
+        raise UserError(
+            f"The background has {walked.num_actions} actions, but expected at most {demos.num_actions}, as the demonstrations have."
+        )
+    obs, action, discount, next_obs, next_action = flat_steps(walked)
+    kind = demos.obs.dtype
+    return Demonstration(*map(jnp.asarray, (obs.astype(kind), action, discount, next_obs.astype(kind), next_action)))
+
+
+def _walked(world: Any, seed: int) -> Demonstrations:
+    """A random walk in an environment, which is closed only if it was made here."""
+    made = gymnasium.make(world) if isinstance(world, str) else world if isinstance(world, gymnasium.Env) else None
+    if made is None and callable(world):
+        made = world()
+    if not isinstance(made, gymnasium.Env) or not isinstance(made.action_space, gymnasium.spaces.Discrete):
+        raise UserError(f"The background is {world!r}, but expected demonstrations, or an environment with discrete actions.")
+    random, actions = np.random.default_rng(seed), made.action_space
+    walks: list[Demonstrations] = []
+    while sum(map(len, walks)) < BACKGROUND_STEPS:
+        walks.append(record(made, lambda _: int(actions.start + random.integers(actions.n)), 20, agent="anybody", seed=seed + len(walks)))
+    return walks[0].merge(*walks[1:])
+
+
+# --- Fitting ---------------------------------------------------------------------------------------------------------------------
+
+
+def initial(config: ITDConfig, lens: Lens, num_actions: int, given: Cumulants | None) -> itd.Initial:
+    """A network that reads what the logs show, through the lens."""
+    return lambda key, heads: lens.on(itd.initial_net(config, lens.spec(num_actions), heads, key, given))
+
+
+def trained_model(config: ITDConfig, net: Net, demos: Demos, agents: int, ego: Any = None) -> Model:
+    """What is kept of a training: a network, the demonstrators' preferences and the ego's, if there is one, last."""
     w = itd.preferences(config, net.w[:agents])
-    return Model(net, jnp.concatenate([w, state.net.w[agents:]]), jax.jit(models.measure_units)(net, w, demos))
+    every = w if ego is None else jnp.concatenate([w, ego])
+    return Model(net, every, jax.jit(models.measure_units)(net, w, demos._replace(background=None)))
+
+
+def held_out_nll(config: ITDConfig, held: Demos) -> Callable[[Any, jax.Array], dict[str, jax.Array]]:
+    """How surprising what was held out is to a training state, in nats per step, averaged over agents."""
+
+    def look(state: Any, key: jax.Array) -> dict[str, jax.Array]:
+        net = itd.deployed(config, state)
+        w = itd.preferences(config, net.w)
+
+        def one(steps: Demonstration, count: jax.Array, k: jax.Array) -> jax.Array:
+            values = jnp.mean(net.task_values(steps.obs, w)[:, k], axis=1)
+            likely = jax.nn.softmax(itd.inverse_temperature(config) * values)
+            lapse = 0.0 if net.lapse is None else jax.nn.sigmoid(net.lapse[k])
+            chance = (1 - lapse) * jnp.take_along_axis(likely, steps.action[:, None], axis=1)[:, 0] + lapse / values.shape[1]
+            real = jnp.arange(steps.action.shape[0]) < count
+            return -jnp.sum(real * jnp.log(chance + 1e-8)) / jnp.maximum(count, 1)
+
+        return {"nll": jnp.mean(jax.vmap(one)(held.steps, held.count, jnp.arange(held.count.shape[0])))}
+
+    return look
+
+
+def enough(config: ITDConfig, rows: list[dict[str, Any]]) -> bool:
+    """Whether the likelihood of what was held out has not got better for a while, after the priors count in full."""
+    by_step: dict[int, list[float]] = {}
+    for row in rows:
+        by_step.setdefault(row["step"], []).append(row["eval/nll"])
+    means = [float(np.mean(values)) for step, values in sorted(by_step.items()) if step > config.sparsity_ramp * config.updates]
+    return len(means) > PATIENCE and min(means[:-PATIENCE]) < min(means[-PATIENCE:]) - 1e-3
+
+
+HELD_STEPS = 256
+"""Of each agent, so many held-out steps are looked at while it is fitted."""
 
 
 class ITD(Learned):
-    """Inverse temporal-difference learning from logs: cumulants that all agents share, and each one's preferences, reward and policy.
+    """Inverse temporal-difference learning from logs: what each agent wants, does and would be paid.
 
     >>> demos = psiphi.Demonstrations.read("drivers.csv")
     >>> itd = psiphi.ITD(seed=0).fit(demos)
+    >>> print(itd.verdict)                                          # first: what speaks against believing it
     >>> print(itd.preferences)
-    >>> itd.policy("anna")(obs)            # what she would do
-    >>> itd.reward("anna")(obs, action)    # what she gets for it
+    >>> itd.policy("anna")(obs)                                     # what she would do
+    >>> itd.reward("anna")(obs, action, next_obs, terminated)       # what she gets for it
     >>> itd.save("drivers-model")
 
-    `config` None is `psiphi.api.OFFLINE`, with a cumulant per agent; the same seed and data give the same model.
+    `config` None is `psiphi.api.OFFLINE` for rows of numbers and `psiphi.api.LEARNED` for pictures. `features` are cumulants of the
+    user's: a function ``(obs, action, next_obs, terminated) -> [B, d]``, or names of columns. `refits` fits are made from different
+    beginnings (None: 3, or 2 of learned cumulants); their mean is handed out. The same seed and data give the same model.
     """
 
-    def __init__(self, config: ITDConfig | None = None, seed: int = 0):
+    def __init__(self, config: ITDConfig | None = None, seed: int = 0, *, features: Any = None, refits: int | None = None):
         self.config, self.seed = doors.config(config, ITDConfig), doors.seed(seed)
+        self.features, self.refits = features, None if refits is None else configs.fit(Few, refits, "refits")
         self._used: ITDConfig = config or OFFLINE
 
-    def fit(self, demos: Demonstrations, *, progress: bool = True) -> "ITD":
-        """Learn from demonstrations, anew; shows a progress bar and says so if what was learned means little."""
+    def fit(self, demos: Demonstrations, *, background: Background | None = None, held_out: float = 0.1, progress: bool = True) -> "ITD":
+        """Learn from demonstrations, anew; shows a progress bar.
+
+        `held_out` of each agent's episodes is kept for the verdict, and to stop when enough is learned. `background` are steps of nobody
+        in particular, of other logs or of a random walk in an environment: they tell how the world answers, and are never imitated.
+        """
         demos = doors.demonstrations(demos, Demonstrations)
-        config = offline(self.config, len(demos.agents))
+        config = offline(self.config, demos, self.features)
+        given = cumulants_for(config, demos, self.features)
+        shown, held = demos.split(held_out, self.seed) if held_out and demos.num_episodes > 1 else (demos, None)
         lens = lens_for(demos.obs, demos.obs.shape[1:], demos.obs.dtype)
-        seen = lens.demonstrations(demos).to_demos()
-        agent = itd.make(config, lens.spec(demos.num_actions), len(demos.agents))
-        loop = scan.LoopConfig(iterations=config.updates, chunk=min(CHUNK, config.updates), seed=self.seed)
-        result = scan.run(None, agent, seen, loop, progress=progress)
-        model = trained_model(config, result.agent(), seen, len(demos.agents))
-        warn(result.rows[-1], len(demos.agents))
+        steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed))
+        refits = self.refits or (LEARNED_REFITS if given is None else REFITS)
+        nets, rows = self._fitted(config, refits, initial(config, lens, demos.num_actions, given), demos.spec, steps, _some(held), progress)
+        members = [trained_model(config, jax.tree.map(lambda x, r=r: x[r], nets), steps, len(demos.agents)) for r in range(refits)]
+        model = trained_model(config, Committee(nets), steps, len(demos.agents)) if given is not None and refits > 1 else members[0]
+        lapse = () if model.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(model.net.lapse)).tolist())
+        known = known_from(
+            model, lens, steps, demos.agents,
+            beta=itd.inverse_temperature(config), temperature=SOFTNESS, gamma=config.gamma, lapse=lapse,
+            form="wants" if given is not None else "behaviour",
+            names=() if given is None else cumulants.names(given, demos.names),
+        )  # fmt: skip
         self._used, self._task = config, None
-        self._known = known_from(model, lens, seen, demos.agents, beta=itd.inverse_temperature(config), temperature=SOFTNESS)
+        self._known = judging.judged(known, members, shown, held, config.cumulants, rows[-1], seed=self.seed)
         return self
+
+    def _fitted(
+        self, config: ITDConfig, refits: int, net: itd.Initial, spec: EnvSpec, steps: Demos, held: Demos | None, progress: bool
+    ) -> tuple[PsiPhiNet, list[dict[str, Any]]]:
+        """The networks of all refits, stacked, and what was written down meanwhile."""
+        agent = itd.make(config, spec, steps.count.shape[0], net)
+        loop = scan.LoopConfig(iterations=config.updates, chunk=min(CHUNK, config.updates), seed=refits * self.seed, num_seeds=refits)
+        look = None if held is None else held_out_nll(config, held)
+        until = None if held is None else partial(enough, config)
+        result = scan.run(None, agent, steps, loop, evaluate=look, until=until, progress=progress)
+        return itd.deployed(config, result.carry.agent), result.rows
 
     def fit_new_demonstrator(self, demos: Demonstrations, *, progress: bool = True) -> "ITD":
         """Get to know further agents: phi stays as it is, and so does all that is known of the others, to the last bit.
@@ -109,8 +301,22 @@ class ITD(Learned):
         return f"ITD({len(self._known.agents)} agents)" if self._known else "ITD(untrained)"
 
 
-def warn(row: dict[str, Any], agents: int) -> None:
-    """Tell whoever watches if the cumulants mean little."""
-    sentence = itd.collapse(row.get("train/signal") or 0.0, row.get("train/rank") or 0.0, agents)
-    if sentence:
-        print(f"psiphi: {sentence}", file=sys.stderr)
+def roomy(demos: Demos) -> Demos:
+    """The same with room for a power of two of steps each: logs of about the same size are then one compiled program."""
+    size = demos.steps.action.shape[1]
+    room = (1 << max(size - 1, 0).bit_length()) - size
+    return demos._replace(steps=jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room), *((0, 0),) * (x.ndim - 2))), demos.steps))
+
+
+def _some(held: Demonstrations | None) -> Demos | None:
+    """Of each agent, some of the held-out steps; None if any agent has none."""
+    if held is None or len(np.unique(held.episodes.agent)) < len(held.agents):
+        return None
+    try:
+        every = held.to_demos()
+    except UserError:  # somebody's only held-out step is one that leads nobody knows where
+        return None
+    return roomy(Demos(jax.tree.map(lambda x: x[:, :HELD_STEPS], every.steps), jnp.minimum(every.count, HELD_STEPS)))
+
+
+__all__ = ["ITD", "LEARNED", "OFFLINE", "check_fits"]

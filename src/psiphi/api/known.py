@@ -1,5 +1,7 @@
 """What was learned about the demonstrators, and all that it can be asked: shared by ITD and PsiPhi-learning."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -11,13 +13,28 @@ import numpy as np
 from psiphi import doors, tasks
 from psiphi import model as models
 from psiphi.api import answers
-from psiphi.api.answers import EGO, Explanation, Policy, Preferences, Reward, as_actions, as_batch, in_chunks, position
+from psiphi.api.answers import (
+    EGO,
+    Explanation,
+    Form,
+    Policy,
+    Preferences,
+    Reward,
+    as_actions,
+    as_batch,
+    as_discount,
+    as_next,
+    in_chunks,
+    position,
+)
 from psiphi.api.coverage import Coverage
 from psiphi.api.lens import Lens
+from psiphi.api.verdict import Verdict
 from psiphi.demos import Demonstrations
 from psiphi.demos.demonstrations import AgentId
 from psiphi.errors import UserError
 from psiphi.model import Model
+from psiphi.nets import Committee
 from psiphi.types import Demos, EnvSpec
 
 Inference = Literal["bayes", "least-squares"]
@@ -44,6 +61,16 @@ class Known:
     coverage: Coverage
     first_action: int = 0
     """What the environment calls action 0."""
+    gamma: float = 0.9
+    form: Form = "wants"
+    """The reward that is handed out unless another one is asked for."""
+    caution: tuple[float, ...] = ()
+    """Of each agent, the share of the advantage that its reward is given; () is none."""
+    lapse: tuple[float, ...] = ()
+    """Of each agent, the share of its steps that are uniform mistakes; () is none."""
+    names: tuple[str, ...] = ()
+    """What the cumulants are called; () for learned ones, which have no names."""
+    verdict: Verdict | None = None
 
     @property
     def spec(self) -> EnvSpec:
@@ -63,6 +90,8 @@ class Experience(NamedTuple):
 
     obs: np.ndarray
     action: np.ndarray
+    next_obs: np.ndarray
+    discount: np.ndarray
     reward: np.ndarray
 
 
@@ -88,25 +117,76 @@ class Learned:
     def policy(self, agent: AgentId) -> Policy:
         """What a demonstrator does: ``policy(obs, deterministic=True) -> action``, for one observation or a batch."""
         known = self._trained()
-        return Policy(known.model, known.spec, agent, position(known.agents, agent), known.beta)
+        k = position(known.agents, agent)
+        return Policy(known.model, known.spec, agent, k, known.beta, _of(known.lapse, k))
 
-    def reward(self, agent: AgentId) -> Reward:
-        """What a demonstrator is inferred to be paid: ``reward(obs, action)``; ``reward.wrap(env)`` is an environment that pays it."""
+    def reward(self, agent: AgentId, form: Form | None = None, caution: float | None = None) -> Reward:
+        """What a demonstrator is inferred to be paid: ``reward(obs, action, next_obs, terminated)``; ``reward.wrap(env)`` pays it.
+
+        `form` "wants" is preferences times cumulants, "behaviour" what the agent does, as a reward: a planner on it is as good as the
+        imitation and learns nothing of why. None: what can be vouched for more, "wants" where cumulants are simple or the model has steps
+        of its own, else "behaviour". `caution` is the share of the advantage in "wants"; None: as was found fit when the model was made.
+        """
         known = self._trained()
-        return Reward(known.model, known.spec, agent, position(known.agents, agent))
+        k = position(known.agents, agent)
+        if form not in (None, "wants", "behaviour"):
+            raise UserError(f'form is {form!r}, but expected "wants" or "behaviour".')
+        share = _of(known.caution, k) if caution is None else caution
+        if not 0 <= share <= 1:
+            raise UserError(f"caution is {share}, but expected a share between 0 and 1.")
+        return Reward(known.model, known.spec, agent, k, form or known.form, known.gamma, share)
 
     @property
     def preferences(self) -> Preferences:
         """What the demonstrators want, by cumulant, and how alike they are; print it."""
         known = self._trained()
-        return Preferences(known.agents, np.asarray(known.model.prior.basis), known.likeness)
+        net = known.model.net
+        spread = np.asarray(net.nets.w.std(axis=0)) / np.asarray(known.model.units)[:, None] if isinstance(net, Committee) else None
+        return Preferences(known.agents, np.asarray(known.model.prior.basis), known.likeness, known.names, spread)
 
-    def cumulants(self, obs: Any) -> np.ndarray:
-        """phi(s, a) of every action: ``[A, d]``, or ``[B, A, d]`` for a batch. Whatever anybody wants is a weighted sum of these."""
+    @property
+    def verdict(self) -> Verdict:
+        """What speaks against believing the rewards, for each agent; print it. It warns and never praises."""
+        verdict = self._trained().verdict
+        if verdict is None:
+            raise UserError("There is no verdict on this model: it was not fitted on logs alone, or by a psiphi before 0.2.")
+        return verdict
+
+    def consistency(self) -> dict[AgentId, dict[str, float]]:
+        """How consistent each demonstrator is.
+
+        "decided": its inverse temperature, how many times likelier it makes an action (in the logarithm) that is worth one unit of its
+        reward more. "lapses": the share of its steps that are uniform mistakes.
+        """
+        known = self._trained()
+        return {
+            agent: {"decided": known.beta * float(known.model.units[k]), "lapses": _of(known.lapse, k)}
+            for k, agent in enumerate(known.agents)
+        }
+
+    def cumulants(self, obs: Any, action: Any = None, next_obs: Any = None, terminated: Any = False) -> np.ndarray:
+        """The cumulants of steps: ``[d]``, or ``[B, d]`` for a batch; whatever anybody wants is a weighted sum of these.
+
+        Those learned of (s, a) can be asked with `obs` alone: of every action then, ``[A, d]`` or ``[B, A, d]``.
+        """
         known = self._trained()
         batch, alone = as_batch(obs, known.spec)
-        phi = in_chunks(answers.cumulants, known.model, [batch])
+        if action is None:
+            if models.needs_next(known.model):
+                raise UserError("This model's cumulants are of whole steps: expected action and next_obs beside obs.")
+            phi = in_chunks(answers.state_cumulants, known.model, [batch])
+        else:
+            phi = in_chunks(answers.cumulants, known.model, self._steps(batch, action, next_obs, terminated))
         return phi[0] if alone else phi
+
+    def _steps(self, batch: np.ndarray, action: Any, next_obs: Any, terminated: Any) -> list[np.ndarray]:
+        """Steps as the model asks for them; where they led may be left out if it does not matter."""
+        known = self._trained()
+        actions = as_actions(action, len(batch), known.num_actions)
+        if next_obs is None and models.needs_next(known.model):
+            raise UserError("This model's cumulants are of whole steps: expected next_obs beside observations and actions.")
+        following = batch if next_obs is None else as_next(next_obs, batch, known.spec)
+        return [batch, actions, following, as_discount(terminated, len(batch))]
 
     def accuracy(self, demos: Demonstrations) -> float:
         """The share of the demonstrated actions that are predicted; held-out demonstrations tell more than those learned from."""
@@ -161,29 +241,38 @@ class Learned:
     def adapt(self: Me, transitions: Any, inference: Inference = "bayes") -> Me:
         """Act on the task that these rewarded steps are of; nothing is trained, so it takes milliseconds.
 
-        `transitions` are three arrays (observations, actions, rewards) or a sequence of such triples. "bayes" assumes that the task is some
-        mixture of what the demonstrators want and does with few steps; "least-squares" assumes nothing. What is inferred is `w`.
+        `transitions` are arrays (observations, actions, rewards), or (observations, actions, rewards, next observations, terminated)
+        where cumulants are of whole steps; or a sequence of such tuples. "bayes" assumes that the task is some mixture of what the
+        demonstrators want and does with few steps; "least-squares" assumes nothing. What is inferred is `w`; `explained` says how much of
+        the rewards it explains, and if that is little, so does a sentence.
 
         >>> agent.adapt((obs, actions, rewards)).predict(obs[0])
         """
         known = self._trained()
         steps = self._experience(transitions)
         if inference not in ("bayes", "least-squares"):
-            raise UserError(f"inference is {inference!r}, but expected was 'bayes' or 'least-squares'.")
-        phi = in_chunks(answers.cumulants, known.model, [steps.obs])[np.arange(len(steps.action)), steps.action]
+            raise UserError(f"inference is {inference!r}, but expected 'bayes' or 'least-squares'.")
+        phi = in_chunks(answers.cumulants, known.model, list(steps[:4]))
         room = (0, (1 << max(len(phi) - 1, 0).bit_length()) - len(phi))  # few sizes, as each is compiled once
         self._task = np.asarray(_inferred(known.model.prior, np.pad(phi, (room, (0, 0))), np.pad(steps.reward, room), inference))
+        self.explained = explained(phi @ self._task, steps.reward)
+        if not self.explained >= LITTLE:
+            print(f"psiphi: {little_explained(self.explained, len(phi), inference)}", file=sys.stderr)
         return self
+
+    explained: float = float("nan")
+    """Of the rewards that `adapt` was given last, the share of their variance that the inferred task explains; nan: they never vary."""
 
     def _experience(self, transitions: Any) -> Experience:
         known = self._trained()
-        obs, action, reward = doors.steps(transitions)
-        batch, alone = as_batch(obs, known.spec)
+        obs, action, reward, *following = doors.steps(transitions)
+        batch, _ = as_batch(obs, known.spec)
         rewards = np.atleast_1d(np.asarray(doors.numbers(reward, "The rewards"), np.float32))
         if rewards.shape != (len(batch),) or not np.isfinite(rewards).all():
-            raise UserError(f"The rewards have shape {rewards.shape}, but expected were {len(batch)} finite numbers, one per observation.")
+            raise UserError(f"The rewards have shape {rewards.shape}, but expected {len(batch)} finite numbers, one per observation.")
+        next_obs, terminated = following or (None, False)
         shifted = doors.numbers(action, "The actions") - known.first_action
-        return Experience(batch, as_actions(shifted, len(batch), known.num_actions), rewards)
+        return Experience(*self._steps(batch, shifted, next_obs, terminated), reward=rewards)  # pyright: ignore[reportCallIssue]
 
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
         """The action on the task, by GPI over all known policies: one for an observation, an array for a batch."""
@@ -213,6 +302,31 @@ class Learned:
         return Explanation(known.first_action + int(action), known.policies[head], known.policies, values, best, self.w)
 
 
+def _of(numbers: Sequence[float], k: int) -> float:
+    return float(numbers[k]) if len(numbers) else 0.0
+
+
+LITTLE = 0.5
+"""A task that explains less of the variance of the rewards it was inferred from is not known well enough to act on."""
+
+
+def explained(predicted: np.ndarray, reward: np.ndarray) -> float:
+    """R^2; nan where the rewards never vary."""
+    spread = float(np.var(reward))
+    return 1.0 - float(np.mean(np.square(reward - predicted))) / spread if spread > 0 else float("nan")
+
+
+def little_explained(share: float, steps: int, inference: str) -> str:
+    """What to say of a task that is not known well enough."""
+    if np.isnan(share):
+        return f"the rewards of these {steps} steps are all the same, so they do not say what the task is."
+    other = " or inference='least-squares', which assumes nothing of the demonstrators," if inference == "bayes" else ""
+    return (
+        f"the task inferred explains {max(share, 0.0):.2f} of the variance of these {steps} rewards (expected at least {LITTLE}), "
+        f"so acting on it is a guess; more steps,{other} may help, or the cumulants do not show what is paid here."
+    )
+
+
 @partial(jax.jit, static_argnames="inference")
 def _inferred(prior: tasks.Prior, phi: Any, reward: Any, inference: Inference) -> jax.Array:
     """The task's preferences; rows of zeros say nothing."""
@@ -230,16 +344,14 @@ def check_fits(demos: Demonstrations, shape: tuple[int, ...], num_actions: int) 
         raise UserError(f"The demonstrations have {demos.num_actions} actions, but expected were at most {num_actions}.")
 
 
-def known_from(
-    model: Model, lens: Lens, demos: Demos, agents: tuple[AgentId, ...], *, beta: float, temperature: float, first_action: int = 0
-) -> Known:
-    """A model that reads what the lens shows, together with what it says about the demonstrations ``[K, M]`` (as the lens shows them)."""
+def known_from(model: Model, lens: Lens, demos: Demos, agents: tuple[AgentId, ...], **facts: Any) -> Known:
+    """A model together with what it says about the demonstrations ``[K, M]``; `facts` are further fields of `Known`."""
     from psiphi.api import coverage
 
     seen = coverage.measure(model, demos, agents)
-    whole = model._replace(net=lens.on(model.net))
-    alike = likeness(model, demos)
-    return Known(whole, lens, agents, model.net.num_actions, beta, temperature, alike, seen, first_action)
+    return Known(
+        model=model, lens=lens, agents=agents, num_actions=model.net.num_actions, likeness=likeness(model, demos), coverage=seen, **facts
+    )
 
 
 def likeness(model: Model, demos: Demos, steps: int = 4_096) -> np.ndarray:
@@ -248,8 +360,8 @@ def likeness(model: Model, demos: Demos, steps: int = 4_096) -> np.ndarray:
     rewards = []
     for k, count in enumerate(np.asarray(demos.count)):
         index = np.linspace(0, count - 1, min(each, count)).astype(int)
-        obs, action = np.asarray(demos.steps.obs[k, index]), np.asarray(demos.steps.action[k, index])
-        rewards.append(in_chunks(_all_rewards, model, [obs, action]))
+        s = demos.steps
+        rewards.append(in_chunks(all_rewards, model, [np.asarray(x[k, index]) for x in (s.obs, s.action, s.next_obs, s.discount)]))
     table = np.concatenate(rewards)
     moving = table.std(axis=0) > 0
     result = np.eye(table.shape[1])
@@ -259,5 +371,6 @@ def likeness(model: Model, demos: Demos, steps: int = 4_096) -> np.ndarray:
 
 
 @jax.jit
-def _all_rewards(model: Model, obs: Any, action: Any) -> jax.Array:
-    return models.rewards(model, jnp.asarray(obs), jnp.asarray(action))
+def all_rewards(model: Model, obs: Any, action: Any, next_obs: Any, discount: Any) -> jax.Array:
+    """[B, K]: what every demonstrator would be paid for steps."""
+    return models.rewards(model, *(jnp.asarray(x) for x in (obs, action, next_obs, discount)))

@@ -4,7 +4,7 @@ Vectors are standardised by the mean and spread of the demonstrations. Pictures 
 them themselves; pictures with their channels first, or without a channel axis, are turned round.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import equinox as eqx
@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi.demos import Demonstrations
 from psiphi.nets import PsiPhiNet
-from psiphi.types import Env, EnvSpec, Symmetry, TimeStep
+from psiphi.types import EnvSpec
 
 Layout = Literal["as it is", "channels first", "grey"]
 
@@ -66,13 +65,9 @@ class Lens:
     def seen_shape(self) -> tuple[int, ...]:
         return arranged_shape(self.shape, self.layout)
 
-    def spec(self, num_actions: int, symmetry: Symmetry | None = None) -> EnvSpec:
-        """What the agent must know: the observations as it sees them."""
-        return EnvSpec(self.seen_shape, np.float32 if self.standardise else self.dtype, num_actions, symmetry)
-
-    def __call__(self, obs: np.ndarray) -> np.ndarray:
-        """Observations ``[B, ...]`` on the host."""
-        return look(np.asarray(obs), self.mean, self.scale, self.layout, self.standardise)
+    def spec(self, num_actions: int) -> EnvSpec:
+        """What a network must know: the observations as it sees them."""
+        return EnvSpec(self.seen_shape, np.float32 if self.standardise else self.dtype, num_actions)
 
     def on(self, net: PsiPhiNet) -> PsiPhiNet:
         """A network that sees through the lens by itself, so that it reads what the environment gives."""
@@ -80,35 +75,6 @@ class Lens:
         for part in parts:
             net = eqx.tree_at(part, net, Seeing(part(net), jnp.asarray(self.mean), jnp.asarray(self.scale), self.layout, self.standardise))
         return net
-
-    def demonstrations(self, demos: Demonstrations) -> Demonstrations:
-        """The demonstrations as the agent sees them."""
-        final = self(demos.episodes.final_obs)
-        return replace(demos, obs=self(demos.obs), episodes=demos.episodes._replace(final_obs=final), names=())
-
-    def env(self, env: Env) -> Env:
-        """A JAX environment as the agent sees it."""
-
-        def see(obs: jax.Array) -> jax.Array:
-            return look(obs[None], self.mean, self.scale, self.layout, self.standardise)[0]
-
-        def reset(key: jax.Array) -> tuple[Any, jax.Array]:
-            state, obs = env.reset(key)
-            return state, see(obs)
-
-        def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, TimeStep]:
-            state, reached = env.step(state, action, key)
-            return state, reached._replace(obs=see(reached.obs))
-
-        return Env(self.spec(env.spec.num_actions, self._symmetry(env.spec.symmetry)), reset, step)
-
-    def _symmetry(self, symmetry: Symmetry | None) -> Symmetry | None:
-        """The same map, between observations as the agent sees them; dropped where the lens cannot be looked through backwards."""
-        if symmetry is None or self.layout != "as it is":
-            return None
-        if not self.standardise:
-            return symmetry
-        return Symmetry(lambda seen: (symmetry.obs(seen * self.scale + self.mean) - self.mean) / self.scale, symmetry.action)
 
 
 def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
@@ -145,4 +111,5 @@ class Seeing(eqx.Module):
     standardise: bool = eqx.field(static=True)
 
     def __call__(self, obs: jax.Array) -> jax.Array:
-        return self.torso(look(obs, self.mean, self.scale, self.layout, self.standardise))
+        mean, scale = jax.lax.stop_gradient((self.mean, self.scale))
+        return self.torso(look(obs, mean, scale, self.layout, self.standardise))

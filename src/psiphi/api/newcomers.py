@@ -24,18 +24,15 @@ from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import divergence
 from psiphi.model import Model
-from psiphi.nets import MLP, PsiPhiNet
+from psiphi.nets import Committee, Net, PsiPhiNet, head_parts, with_head_parts
 from psiphi.progress import shown
 from psiphi.types import Demos
 
 CHUNK = 200
 
 
-class Heads(NamedTuple):
-    """What is learned of the newcomers."""
-
-    psi: MLP
-    w: Array
+Heads = tuple[Any, ...]
+"""What is learned of the newcomers, of every member of a committee: the parts of `nets.head_parts`, with a leading axis for members."""
 
 
 class State(NamedTuple):
@@ -45,21 +42,36 @@ class State(NamedTuple):
 
 
 def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, seed: int, progress: bool) -> Known:
-    """The same knowledge with the agents of these demonstrations added."""
+    """The same knowledge with the agents of these demonstrations added; what was found out about the logs before is not about them."""
     check_new(known, demos)
     steps, old = demos.to_demos(), len(known.agents)
-    heads = learn(newcomer_config(config, known.beta), known, steps, jax.random.key(seed), progress)
-    net = _with_heads(known.model.net, heads)
-    theirs = Model(net, heads.w, jax.jit(models.measure_units)(net, heads.w, steps))
+    inner = newcomer_config(config, known.beta)
+    heads = learn(inner, known, steps, jax.random.key(seed), progress)
+    net = _whole(jax.vmap(with_head_parts)(_members(known.model.net), heads), known.model.net)
+    theirs = Model(net, net.w, jax.jit(models.measure_units)(net, net.w, steps))
     everybody = _together(known.model, theirs, old)
     covered = coverage.measure(theirs, steps, demos.agents)
+    more = len(demos.agents)
+    lapse = () if net.lapse is None else (*known.lapse, *np.asarray(jax.nn.sigmoid(net.lapse)).tolist())
     return dataclasses.replace(
         known,
         model=everybody,
         agents=(*known.agents, *demos.agents),
         likeness=_extended(known.likeness, likeness(_demonstrators(everybody), steps)),
         coverage=dataclasses.replace(known.coverage, share={**known.coverage.share, **covered.share}),
+        caution=(*known.caution, *[0.0] * more) if known.caution else (),
+        lapse=lapse,
+        verdict=None,
     )
+
+
+def _members(net: Net) -> PsiPhiNet:
+    """Networks with a leading axis, one of them if there is no committee."""
+    return net.nets if isinstance(net, Committee) else jax.tree.map(lambda x: x[None], net)
+
+
+def _whole(nets: PsiPhiNet, like: Net) -> Net:
+    return Committee(nets) if isinstance(like, Committee) else jax.tree.map(lambda x: x[0], nets)
 
 
 def check_new(known: Known, demos: Demonstrations) -> None:
@@ -74,7 +86,12 @@ def check_new(known: Known, demos: Demonstrations) -> None:
 
 
 def newcomer_config(config: ITDConfig, beta: float) -> ITDConfig:
-    """ITD with preferences of any length. They are multiplied by beta while they are learned: what they are weighed by counts less."""
+    """ITD with preferences of any length. They are multiplied by beta while they are learned: what they are weighed by counts less.
+
+    Where cumulants are given, preferences have any length anyway.
+    """
+    if itd.has_given(config):
+        return config
     return dataclasses.replace(
         config, beta=0.0, axis_preferences=False, alternate=False, sparsity=0.0, nonnegative=0.0, cross_policy_on="pooled",
         anchor=config.anchor / beta**2, l1_weight=config.l1_weight / beta,
@@ -82,37 +99,39 @@ def newcomer_config(config: ITDConfig, beta: float) -> ITDConfig:
 
 
 def learn(config: ITDConfig, known: Known, demos: Demos, key: Array, progress: bool) -> Heads:
-    """The newcomers' heads on the frozen network."""
+    """The newcomers' heads on the frozen networks."""
     optimiser = itd.make_optimiser(config)
-    newcomers = demos.count.shape[0]
-    state = _start(known, newcomers, optimiser)
-    chunk = jax.jit(partial(_chunk, config, optimiser, known.beta))
+    nets = _members(known.model.net)
+    state = jax.vmap(lambda net: _start(net, known.model.w, demos.count.shape[0], len(known.agents), optimiser, config))(nets)
+    scale = 1.0 if itd.has_given(config) else known.beta
+    chunk = jax.jit(jax.vmap(partial(_chunk, config, optimiser, scale), in_axes=(0, 0, None, None, None)))
     done = 0
     with shown("updates", done=0, total=config.updates, enabled=progress) as display:
         while done < config.updates:
             length = min(CHUNK, config.updates - done)
-            state, loss = chunk(state, known.model.net, demos, jax.random.fold_in(key, done), length)
+            state, loss = chunk(state, nets, demos, jax.random.fold_in(key, done), length)
             done += length
-            divergence.check(done, {"loss": loss[None]}, state)
-            display.advance(done, {"loss": float(loss)})
+            divergence.check(done, {"loss": loss}, state)
+            display.advance(done, {"loss": float(jnp.mean(loss))})
     return state.target
 
 
-def _start(known: Known, newcomers: int, optimiser: Any) -> State:
+def _start(net: PsiPhiNet, w: Array, newcomers: int, agents: int, optimiser: Any, config: ITDConfig) -> State:
     """A newcomer starts with the policy of some demonstrator and wants a little of all that the demonstrators want."""
-    agents = len(known.agents)
-    psi = jax.tree.map(lambda x: x[jnp.arange(newcomers) % agents], known.model.net.psi_heads)
-    mixture = jnp.sum(known.model.w[:agents], axis=0)
-    heads = Heads(psi, jnp.broadcast_to(mixture / (jnp.linalg.norm(mixture) + 1e-6), (newcomers, mixture.size)))
+    mixture = jnp.sum(w[:agents], axis=0)
+    mixture = mixture / agents if itd.has_given(config) else mixture / (jnp.linalg.norm(mixture) + 1e-6)
+    some = eqx.tree_at(lambda n: n.w, net, jnp.broadcast_to(mixture, (agents, mixture.size)))
+    heads = jax.tree.map(lambda x: x[jnp.arange(newcomers) % agents], head_parts(some))
     return State(heads, heads, optim.start(optimiser, heads))
 
 
-def _with_heads(net: PsiPhiNet, heads: Heads, beta: float = 1.0) -> PsiPhiNet:
-    return eqx.tree_at(lambda n: (n.psi_heads, n.w), net, (heads.psi, beta * heads.w))
+def _with_heads(net: PsiPhiNet, heads: Heads, scale: float) -> PsiPhiNet:
+    whole = with_head_parts(net, heads)
+    return eqx.tree_at(lambda n: n.w, whole, scale * whole.w)
 
 
 def _chunk(
-    config: ITDConfig, optimiser: Any, beta: float, state: State, net: PsiPhiNet, demos: Demos, key: Array, length: Array | int
+    config: ITDConfig, optimiser: Any, scale: float, state: State, net: PsiPhiNet, demos: Demos, key: Array, length: Array | int
 ) -> tuple[State, Array]:
     """So many updates, and the last one's loss."""
 
@@ -120,10 +139,11 @@ def _chunk(
         state = so_far[0]
         demo = replay.sample_demonstrations(demos, jax.random.fold_in(key, i), config.batch)
         cross, weight = itd.pooled(demo, config.cross_batch)
-        target = _with_heads(net, state.target, beta)
+        target = _with_heads(net, state.target, scale)
 
         def loss(heads: Heads) -> tuple[Array, Any]:
-            return itd.joint_loss(_with_heads(net, heads, beta), target, demo, cross, weight, jnp.zeros((), jnp.int32), config)
+            late = jnp.asarray(config.updates, jnp.int32)
+            return itd.joint_loss(_with_heads(net, heads, scale), target, demo, cross, weight, late, config)
 
         (value, _), gradients = jax.value_and_grad(loss, has_aux=True)(state.heads)
         heads, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.heads)
@@ -138,9 +158,11 @@ def _together(model: Model, theirs: Model, agents: int) -> Model:
     def inserted(old: Array, new: Array) -> Array:
         return jnp.concatenate([old[:agents], new, old[agents:]])
 
-    heads = jax.tree.map(inserted, (model.net.psi_heads, model.net.w), (theirs.net.psi_heads, theirs.net.w))
-    net = eqx.tree_at(lambda n: (n.psi_heads, n.w), model.net, heads)
-    return Model(net, inserted(model.w, theirs.w), inserted(model.units, theirs.units))
+    def both(old: PsiPhiNet, new: PsiPhiNet) -> PsiPhiNet:
+        return with_head_parts(old, jax.tree.map(inserted, head_parts(old), head_parts(new)))
+
+    nets = jax.vmap(both)(_members(model.net), _members(theirs.net))
+    return Model(_whole(nets, model.net), inserted(model.w, theirs.w), inserted(model.units, theirs.units))
 
 
 def _demonstrators(model: Model) -> Model:

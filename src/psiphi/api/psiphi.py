@@ -12,11 +12,11 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from psiphi import configs, doors
-from psiphi.agents import psiphi
+from psiphi import configs, cumulants, doors
+from psiphi.agents import itd, psiphi
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.api import files, newcomers
-from psiphi.api.itd import CHUNK, MOST_OWN_CUMULANTS, trained_model
+from psiphi.api.itd import CHUNK, MOST_OWN_CUMULANTS, cumulants_for, initial, trained_model
 from psiphi.api.known import Known, Learned, check_fits, known_from
 from psiphi.api.lens import lens_for
 from psiphi.configs import Count, Number
@@ -24,7 +24,7 @@ from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import divergence, gym, scan
 from psiphi.progress import shown
-from psiphi.types import Agent, Demos, Env
+from psiphi.types import Agent, Demos, Env, EnvSpec
 
 World = Env | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | str
 """A JAX environment, or a Gymnasium environment, a vector of them, a function that makes one, or the id of one."""
@@ -117,7 +117,7 @@ class PsiPhi(Learned):
     (`psiphi.types.Env`). Of functions and ids, `config.itd.num_envs` environments are made.
     """
 
-    def __init__(self, env: World, demos: Demonstrations, config: PsiPhiConfig | None = None, seed: int = 0):
+    def __init__(self, env: World, demos: Demonstrations, config: PsiPhiConfig | None = None, seed: int = 0, *, features: Any = None):
         self.seed = doors.seed(seed)
         config = doors.config(config, PsiPhiConfig)
         demos = doors.demonstrations(demos, Demonstrations)
@@ -126,7 +126,9 @@ class PsiPhi(Learned):
         self.config = online(config, len(demos.agents), self.place.shape)
         self._lens = lens_for(demos.obs, self.place.shape, self.place.dtype)
         self._agents = demos.agents
-        self._demos: Demos | None = self._lens.demonstrations(demos).to_demos()
+        self._given = cumulants_for(self.config.itd, demos, features)
+        self._names = () if self._given is None else cumulants.names(self._given, demos.names)
+        self._demos: Demos | None = demos.to_demos()
         self._state: Any = None
         self.steps = 0
         """Environment steps so far."""
@@ -142,17 +144,20 @@ class PsiPhi(Learned):
         place, demos = self._open()
         loop = loop_of(place, total_timesteps, study, self.seed, first=self._state is None)
         config = scheduled(self.config, place, loop)
-        spec = self._lens.spec(place.num_actions, self._lens.env(place.jax_env).spec.symmetry if place.jax_env else None)
-        agent = psiphi.make(config, spec, len(self._agents))
+        symmetry = place.jax_env.spec.symmetry if place.jax_env else None
+        spec = EnvSpec(place.shape, place.dtype, place.num_actions, symmetry)
+        agent = psiphi.make(config, spec, len(self._agents), initial(config.itd, self._lens, place.num_actions, self._given))
         self._state = self._run(agent, loop, demos, progress)
         self.steps += loop.env_steps(loop.iterations)
-        model = trained_model(config.itd, self._state, demos, len(self._agents))
+        net, agents = itd.deployed(config.itd, self._state), len(self._agents)
+        model = trained_model(config.itd, net, demos, agents, self._state.net.w[agents:])
         self._task = None
         if not np.any(model.w[-1]):
             print(f"psiphi: no reward but 0 was met in {self.steps} steps, so there is no task to act on yet.", file=sys.stderr)
         self._known = known_from(
             model, self._lens, demos, self._agents,
-            beta=config.itd.beta or 1.0, temperature=config.temperature, first_action=place.first_action,
+            beta=config.itd.beta or 1.0, temperature=config.temperature, first_action=place.first_action, gamma=config.itd.gamma,
+            lapse=() if net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(net.lapse[:agents])).tolist()), names=self._names,
         )  # fmt: skip
         return self
 
@@ -163,10 +168,9 @@ class PsiPhi(Learned):
         if state is not None:
             state = state._replace(optimiser=jax.jit(agent.init)(jax.random.key(self.seed), demos).optimiser)
         if place.worlds is not None:
-            worlds = gym.Worlds(place.worlds.envs, see=self._lens, first_action=place.first_action)
-            return gym.run(worlds, agent, demos, loop, state=state, progress=progress).agent()
+            return gym.run(place.worlds, agent, demos, loop, state=state, progress=progress).agent()
         assert place.jax_env is not None
-        return _compiled(self._lens.env(place.jax_env), agent, demos, loop, state, progress)
+        return _compiled(place.jax_env, agent, demos, loop, state, progress)
 
     def _open(self) -> tuple[Place, Demos]:
         if self.place is None or self._demos is None:
@@ -236,11 +240,14 @@ def _compiled(env: Env, agent: Agent, demos: Demos, loop: scan.LoopConfig, state
     return jax.tree.map(lambda x: x[0], carry.agent)
 
 
-def load(path: str | Path) -> Any:
-    """Read what `save` wrote: a `psiphi.ITD` or a `psiphi.PsiPhi` that answers as it did. Nothing in the files is executed."""
+def load(path: str | Path, *, features: Any = None) -> Any:
+    """Read what `save` wrote: a `psiphi.ITD` or a `psiphi.PsiPhi` that answers as it did. Nothing in the files is executed.
+
+    A function that gave a model its cumulants is not in the files: hand it over as `features`, or do without rewards.
+    """
     from psiphi.api.itd import ITD
 
-    got = files.read(doors.path(path, "The model"))
+    got = files.read(doors.path(path, "The model"), features)
     learner: Any = ITD(got.config, got.seed) if got.algorithm == "itd" else PsiPhi.__new__(PsiPhi)
     if isinstance(learner, PsiPhi):
         learner.seed, learner.config, learner.place, learner.steps = got.seed, got.config, None, 0

@@ -25,6 +25,7 @@ from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
+from psiphi.nets import PsiPhiNet
 from psiphi.types import Agent, Demos, EnvSpec
 
 RED, GREEN, YELLOW = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
@@ -200,6 +201,7 @@ def planned_on_inferred(setting: Setting, model: Model, key: Array, boards: int 
 def _inferred_table(world: CoinGridConfig, model: Model, cells: Array) -> Array:
     """The demonstrators' inferred rewards of every action in every state of a board."""
     obs = coingrid_exact.all_observations(world, cells)
+    assert isinstance(model.net, PsiPhiNet)
     rewards = model.net.phi(obs.reshape(-1, *obs.shape[2:])) @ model.prior.basis.T
     return rewards.reshape(*obs.shape[:2], *rewards.shape[1:])
 

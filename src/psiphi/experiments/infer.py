@@ -1,7 +1,6 @@
 """`psiphi infer`: from a file of demonstrations to what each agent wants, in tables and a picture, offline and with one command."""
 
 import csv
-import dataclasses
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from matplotlib.figure import Figure as Drawing
 import psiphi
 from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
-from psiphi.api.itd import OFFLINE, offline
+from psiphi.api.answers import MOST_SHOWN, weightiest
+from psiphi.api.itd import OFFLINE
 from psiphi.configs import Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
@@ -45,6 +45,9 @@ class Infer:
     out: Path = Path("runs/inferred")
     """Where the model, the tables, the picture and the report go; what an earlier call left there is replaced."""
     columns: Mapped = field(default_factory=Columns)
+    background: Path | None = None
+    """Another such file, with the same columns: steps of nobody in particular, a random walk say. They tell how the world answers and are
+    never imitated."""
     held_out: Annotated[float, Within(0, 0.9, above=True)] = 0.1
     """Share of each agent's episodes that is kept for judging."""
     rewards: Number = 100_000
@@ -87,8 +90,10 @@ def infer(config: Infer) -> Path:
     disk.check_directory(config.out)
     checkpoint.check_ours(config.out / "model")
     problems = validate.validate(demos, str(config.file))
-    train, test = demos.split(config.held_out, config.seed)
-    itd = psiphi.ITD(settings(config.itd, len(demos.agents)), seed=config.seed).fit(train, progress=True)
+    background = None if config.background is None else files.read(config.background, config.columns, progress=True)
+    train, test = demos.split(config.held_out, config.seed)  # as `fit` splits them
+    learner = psiphi.ITD(None if config.itd == OFFLINE else config.itd, seed=config.seed)
+    itd = learner.fit(demos, background=background, held_out=config.held_out, progress=True)
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
@@ -97,17 +102,12 @@ def infer(config: Infer) -> Path:
     return config.out
 
 
-def settings(config: ITDConfig, agents: int) -> ITDConfig:
-    """The learner's settings; unless their number was asked for, there are cumulants enough for the agents."""
-    enough = offline(None, agents).num_cumulants
-    return dataclasses.replace(config, num_cumulants=enough) if config.num_cumulants == OFFLINE.num_cumulants else config
-
-
 def run(arguments: Sequence[str]) -> None:
     """The command that the arguments after `psiphi infer` name."""
     from psiphi.arguments import parsed
 
     directory = infer(parsed(Infer, arguments, "psiphi infer"))
+    print((directory / "verdict.txt").read_text(encoding="utf-8"))
     print((directory / "preferences.md").read_text(encoding="utf-8"))
     said = f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model."
     print(printable.sentence(said))
@@ -116,24 +116,35 @@ def run(arguments: Sequence[str]) -> None:
 # --- What the rewards go with --------------------------------------------------------------------------------------------
 
 
+def followed(demos: Demonstrations) -> tuple[np.ndarray, np.ndarray]:
+    """``[M, ...]``: the observation after each step, and whether somebody saw it; where nobody did, it is the one before."""
+    e = demos.episodes
+    last = e.start[1:] - 1
+    led = demos.obs[np.minimum(np.arange(len(demos)) + 1, len(demos) - 1)].copy()
+    led[last] = np.where(e.has_final.reshape(-1, *[1] * (led.ndim - 1)), e.final_obs, demos.obs[last])
+    seen = np.ones(len(demos), bool)
+    seen[last] = e.has_final
+    return led, seen
+
+
 def looked_at(demos: Demonstrations, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Steps of which it is known where they led, at most so many, evenly spread; and the observations that followed, as rows."""
-    e = demos.episodes
-    last = np.zeros(len(demos), bool)
-    last[e.start[1:] - 1] = True
-    known = ~last
-    known[e.start[1:][e.has_final] - 1] = True
-    steps = np.flatnonzero(known)
+    led, seen = followed(demos)
+    steps = np.flatnonzero(seen)
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), most)).astype(np.int64))] if len(steps) else steps
-    led = flattened(demos.obs)[np.minimum(steps + 1, len(demos) - 1)].astype(np.float32)
-    ends = last[steps]
-    led[ends] = flattened(e.final_obs)[np.searchsorted(e.start[1:], steps[ends], side="right")]
-    return steps, led
+    return steps, flattened(led[steps]).astype(np.float32)
 
 
 def rewards_of(itd: psiphi.ITD, demos: Demonstrations, steps: np.ndarray) -> np.ndarray:
-    """``[L, K]``: what every agent would be paid for these steps, whoever made them."""
-    return np.stack([np.asarray(itd.reward(agent)(demos.obs[steps], demos.action[steps])) for agent in demos.agents], axis=1)
+    """``[L, K]``: what every agent would be paid for these steps, whoever made them; nan where nobody saw where a step led.
+
+    Without caution: what is wanted, to be read.
+    """
+    led, seen = followed(demos)
+    told = seen[steps] | demos.terminated[steps]
+    columns = demos.obs[steps], demos.action[steps], led[steps], demos.terminated[steps]
+    paid = np.stack([np.asarray(itd.reward(agent, caution=0.0)(*columns)) for agent in demos.agents], axis=1)
+    return np.where(told[:, None], paid, np.nan)
 
 
 def telling(demos: Demonstrations, steps: np.ndarray, led: np.ndarray, rewards: np.ndarray) -> Telling:
@@ -222,6 +233,8 @@ def _heat(where: Any, found: Inferred) -> None:
         fontsize=7,
     )
     ax.set_yticks(range(len(agents)), [printable.picture(agent) for agent in agents])
+    for label, agent in zip(ax.get_yticklabels(), agents, strict=True):
+        label.set(**_doubt(found, agent))
     ax.grid(visible=False)
     if table.shape[1] <= 20:
         for (k, i), value in np.ndenumerate(table):
@@ -238,10 +251,17 @@ def _map(ax: Axes, found: Inferred, k: int) -> Any:
     count, *_ = np.histogram2d(*columns, bins=cuts)
     mean = np.ma.masked_where(count == 0, total / np.maximum(count, 1))
     scale = max(float(np.abs(mean).max()), 1e-9)
-    ax.set_title(printable.picture(found.demos.agents[k]))
+    agent = found.demos.agents[k]
+    name = printable.picture(agent)
+    ax.set_title(f"{name}: doubtful" if agent in found.itd.verdict.doubtful else name, **_doubt(found, agent))
     ax.set_xlabel(printable.picture(found.telling.names[found.telling.pair[0]]))
     ax.grid(visible=False)
-    return ax.pcolormesh(*cuts, mean.T / scale, cmap="PuOr_r", vmin=-1, vmax=1)
+    return ax.pcolormesh(*cuts, mean.T / scale, cmap="PuOr_r", vmin=-1, vmax=1, alpha=0.35 if agent in found.itd.verdict.doubtful else 1.0)
+
+
+def _doubt(found: Inferred, agent: Any) -> dict[str, Any]:
+    """Grey where the verdict warns."""
+    return {"color": "0.6"} if agent in found.itd.verdict.doubtful else {}
 
 
 def _along(ax: Axes, found: Inferred, k: int) -> None:
@@ -255,7 +275,7 @@ def _along(ax: Axes, found: Inferred, k: int) -> None:
         own = j == k
         colour = report.PALETTE[j % len(report.PALETTE)]
         ax.plot(rewards[:, j], marker=".", color=colour, linewidth=2 if own else 1, alpha=1 if own else 0.6, label=printable.picture(agent))
-    ax.set_title(f"along an episode of {printable.picture(found.demos.agents[k])}")
+    ax.set_title(f"along an episode of {printable.picture(found.demos.agents[k])}", **_doubt(found, found.demos.agents[k]))
     ax.set_xlabel("step")
 
 
@@ -264,6 +284,7 @@ def _along(ax: Axes, found: Inferred, k: int) -> None:
 
 def write(config: Infer, found: Inferred) -> None:
     """Everything but the model."""
+    put(config.out / "verdict.txt", f"{found.itd.verdict}\n")
     put(config.out / "preferences.csv", table_csv(*preference_table(found)))
     put(config.out / "preferences.md", "\n".join(["# Inferred preferences", "", *preference_lines(found), ""]))
     if config.rewards:
@@ -299,38 +320,55 @@ def table_md(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]
 
 
 def preference_table(found: Inferred) -> tuple[list[str], list[list[Any]]]:
-    """Of each agent, its preferences w, and what its reward goes with."""
-    w = found.itd.preferences.w
-    heading = ["agent", *(f"w_{i + 1}" for i in range(w.shape[1])), *(f"with {name}" for name in found.telling.names)]
-    rows = [[agent, *(round(float(x), 4) for x in (*w[k], *found.telling.correlation[k]))] for k, agent in enumerate(found.demos.agents)]
+    """Of each agent, whether it is doubtful, its preferences w, how far refits differ in them, and what its reward goes with."""
+    preferences = found.itd.preferences
+    w, named = preferences.w, cumulant_names(found)
+    spread = np.full(w.shape, np.nan) if preferences.spread is None else preferences.spread
+    heading = ["agent", "doubtful", *named, *(f"± {name}" for name in named), *(f"with {name}" for name in found.telling.names)]
+    rows = []
+    for k, agent in enumerate(found.demos.agents):
+        numbers = ("" if np.isnan(x) else round(float(x), 4) for x in (*w[k], *spread[k], *found.telling.correlation[k]))
+        rows.append([agent, int(agent in found.itd.verdict.doubtful), *numbers])
     return heading, rows
+
+
+def cumulant_names(found: Inferred) -> tuple[str, ...]:
+    """What the cumulants are called; learned ones are numbered."""
+    preferences = found.itd.preferences
+    return preferences.names or tuple(f"φ{i + 1}" for i in range(preferences.w.shape[1]))
 
 
 def preference_lines(found: Inferred) -> list[str]:
     """For people: what each agent's reward goes with most, how much the agents agree, and w."""
-    agents, t = [printable.markdown(agent) for agent in found.demos.agents], found.telling
+    agents, t = [_mark(found, agent) for agent in found.demos.agents], found.telling
     names = [printable.markdown(name) for name in t.names]
     most = []
     for row in t.correlation:
         order = np.argsort(-np.abs(row))[:3]
         most.append(", ".join(f"{names[i]} ({row[i]:+.2f})" for i in order if abs(row[i]) >= 0.05) or "nothing in particular")
-    w = found.itd.preferences.w
+    preferences = found.itd.preferences
+    shown = weightiest(preferences.w, MOST_SHOWN)
+    named = [printable.markdown(name) for name in cumulant_names(found)]
+    weights = [[agent, *map(float, preferences.w[k, shown])] for k, agent in enumerate(agents)]
+    left = preferences.w.shape[1] - len(shown)
     return [
         "Correlations of the inferred reward with where a step leads and with what is done, over everybody's steps; a reward that",
-        "depends on several things together may go with none of them alone.",
+        "depends on several things together may go with none of them alone. *In italics*: the verdict warns of this agent.",
         "",
         *table_md(["agent", "its inferred reward goes with"], list(zip(agents, most, strict=True))),
         "",
         "How much the agents' rewards agree (correlation):",
         "",
-        *table_md(["", *agents], [[agent, *map(float, row)] for agent, row in zip(agents, found.itd.preferences.likeness, strict=True)]),
+        *table_md(["", *agents], [[agent, *map(float, row)] for agent, row in zip(agents, preferences.likeness, strict=True)]),
         "",
-        "Preferences w over the cumulants that all agents share:",
+        f"Preferences w over the cumulants that all agents share{f' ({left} that matter less are in preferences.csv)' if left else ''}:",
         "",
-        *table_md(
-            ["agent", *(f"φ{i + 1}" for i in range(w.shape[1]))], [[agent, *map(float, row)] for agent, row in zip(agents, w, strict=True)]
-        ),
+        *table_md(["agent", *(named[i] for i in shown)], weights),
     ]
+
+
+def _mark(found: Inferred, agent: Any) -> str:
+    return f"*{printable.markdown(agent)}*" if agent in found.itd.verdict.doubtful else printable.markdown(agent)
 
 
 def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]]:
@@ -340,45 +378,56 @@ def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]
     paid = rewards_of(found.itd, demos, steps)
     who, episode, t = demos.agent[steps].tolist(), demos.episode[steps].tolist(), demos.t[steps].tolist()
     heading = ["agent", "episode", "t", "action", *(f"reward of {agent}" for agent in demos.agents)]
-    columns = (who, episode, t, demos.action[steps].tolist(), *np.round(paid.T, 5).tolist())
+    shown = [["" if np.isnan(x) else x for x in column] for column in np.round(paid.T, 5).tolist()]
+    columns = (who, episode, t, demos.action[steps].tolist(), *shown)
     return heading, [list(row) for row in zip(*columns, strict=True)]
 
 
-def judged(found: Inferred, shown: Callable[[Any], Any] = lambda agent: agent) -> tuple[list[str], list[list[Any]]]:
-    """How well each agent's held-out actions are predicted, beside always guessing its commonest."""
-    heading = ["agent", "episodes", "steps", "held-out steps", "accuracy there", "its commonest action's share", "coverage"]
-    accuracies, rows = found.itd.accuracies(found.test), []
+def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:
+    """How well each agent's held-out actions are predicted, beside guessing its commonest and a plain clone; how consistent it is."""
+    heading = ["agent", "episodes", "steps", "held-out steps", "accuracy there", "its commonest action's share", "nats"]
+    heading += ["nats of a plain clone", "lapses", "caution", "coverage"]
+    accuracies, rows, figures = found.itd.accuracies(found.test), [], found.itd.verdict.figures
+    consistency = found.itd.consistency()
     for k, agent in enumerate(found.demos.agents):
         held, mine = found.test.agent_index == k, found.demos.agent_index == k
         accuracy = f"{accuracies[agent]:.3f}" if agent in accuracies else "none held out"
         common = f"{np.bincount(found.demos.action[mine]).max() / mine.sum():.3f}"
         episodes, covered = int((found.demos.episodes.agent == k).sum()), f"{found.itd.coverage.share[agent]:.2f}"
-        rows.append([shown(agent), episodes, int(mine.sum()), int(held.sum()), accuracy, common, covered])
+        nats = [f"{figures[name][k]:.3f}" for name in ("nll", "clone")]
+        lapses, caution = f"{consistency[agent]['lapses']:.2f}", f"{found.itd.reward(agent).caution:.1f}"
+        row = [episodes, int(mine.sum()), int(held.sum()), accuracy, common, *nats, lapses, caution, covered]
+        rows.append([_mark(found, agent), *row])
     return heading, rows
 
 
 def report_lines(config: Infer, found: Inferred) -> list[str]:
-    warnings = [*cautions(found), *(str(problem) for problem in found.problems[:MOST_PROBLEMS])]
+    warnings = [str(problem) for problem in found.problems[:MOST_PROBLEMS]]
     if len(found.problems) > MOST_PROBLEMS:
         warnings.append(f"... and {len(found.problems) - MOST_PROBLEMS} more: psiphi demos validate {config.file}")
     commit = f"commit {found_commit}, " if (found_commit := cells.commit()) else ""
     return [
         f"# What the agents of {printable.markdown(config.file.name)} want",
         "",
-        f"{len(found.demos):,} steps, {found.demos.num_episodes:,} episodes, no rewards; learned from {len(found.train):,} steps and",
-        "judged on whole episodes that were held out. *Coverage* is the share of the others' states in which somebody was seen to do",
-        "what the agent would do there.",
+        "## Before you believe it",
         "",
-        *table_md(*judged(found, printable.markdown)),
+        *found.itd.verdict.lines(),
+        "",
+        *(f"- The log: {printable.markdown(warning, 1_000)}" for warning in warnings),
+        "- Rewards that differ by shaping or scale lead to the same behaviour; no log tells them apart.",
+        "",
+        "## What was learned",
+        "",
+        f"{len(found.demos):,} steps, {found.demos.num_episodes:,} episodes, no rewards; learned from {len(found.train):,} steps and",
+        "judged on whole episodes that were held out. *Nats* are the surprise per held-out step, less is better; *lapses* the share of",
+        "steps in which the agent does anything at all; *caution* the share of the advantage that `itd.reward` adds to what is wanted, to",
+        "plan on; *coverage* the share of the others' states in which somebody was seen to do what the agent would do there.",
+        "",
+        *table_md(*judged(found)),
         "",
         "![What each agent's inferred reward goes with](wants.png)",
         "",
         *preference_lines(found),
-        "",
-        "## Before you believe it",
-        "",
-        *(f"- {printable.markdown(warning, 1_000)}" for warning in warnings or ["Nothing to warn of."]),
-        "- Rewards that differ by shaping or scale lead to the same behaviour; no log tells them apart.",
         "",
         "## How it was made",
         "",
@@ -391,16 +440,3 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
 
 MOST_PROBLEMS = 20
 """Of the log's problems, so many are listed in the report."""
-
-
-def cautions(found: Inferred) -> list[str]:
-    """Sentences about what the numbers do not support."""
-    said = []
-    for agent, _, _, _, accuracy, common, _ in judged(found)[1]:
-        if accuracy == "none held out":
-            said.append(f"Agent {agent!r} has a single episode, so how well its actions are predicted is not known.")
-        elif float(accuracy) <= float(common):
-            said.append(f"Agent {agent!r} is predicted no better than by guessing its commonest action; its reward means little.")
-    if found.itd.coverage.thin:
-        said.append(str(found.itd.coverage).splitlines()[-1])
-    return said

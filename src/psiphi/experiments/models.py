@@ -25,7 +25,7 @@ from psiphi.experiments import coingrid as experiment
 from psiphi.experiments import paper
 from psiphi.experiments.coingrid import Setting, Trained
 from psiphi.loops.few_shot import FewShotConfig, Shots, few_shot
-from psiphi.model import Model
+from psiphi.model import Model, mended
 from psiphi.types import Demonstration, Demos
 
 DIRECTORY = "model"
@@ -129,7 +129,7 @@ def load(path: Path) -> Loaded:
         raise UserError(f"{directory} is damaged: its manifest does not say which environment and seed the model comes from.")
     variant(env)
     setting = from_json(Setting, meta.get("setting"), f"{directory}: setting")
-    return Loaded(checkpoint.load(directory, like(setting)), setting, env, seed)
+    return Loaded(mended(checkpoint.load(directory, like(setting))), setting, env, seed)
 
 
 def like(setting: Setting) -> Any:

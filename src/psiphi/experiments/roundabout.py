@@ -35,7 +35,7 @@ from psiphi.experiments.models import changed
 from psiphi.loops import scan
 from psiphi.loops.evaluate import Policy, rollout_returns
 from psiphi.model import Model
-from psiphi.nets import ActionNet
+from psiphi.nets import ActionNet, taken
 from psiphi.types import Demonstration, Demos, Env, EnvSpec, TimeStep, Transition
 
 # --- The world of each demonstrator --------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def side_by_side(rollout: Transition) -> Transition:
 def pay(config: ITDConfig, state: itd.State, k: Array, obs: Array, action: Array) -> Array:
     """What ITD thinks now that demonstrator k is paid for steps ``[B]``."""
     net = itd.deployed(config, state)
-    return itd.taken(net.phi(obs, net.features(obs)), action) @ itd.preferences(config, net.w)[k]
+    return taken(net.phi(obs, net.features(obs)), action) @ itd.preferences(config, net.w)[k]
 
 
 def on_both(

@@ -80,8 +80,8 @@ def episode(
         belief = infer(config, model, stats) if learn_inside else before
         act_key, world_key = jax.random.split(step_key)
         action = models.act_on_belief(model, obs, belief, act_key, kappa=kappa, temperature=config.temperature)
-        features = models.phi(model, obs, action)
         state, now = jax.vmap(env.step)(state, action, jax.random.split(world_key, repetitions))
+        features = models.phi(model, obs, action, now.obs, now.discount)
         stats = jax.vmap(tasks.observe)(stats, features, now.reward, going)
         return (state, now.obs, going * (1.0 - now.last), total + going * now.reward, stats), None
 

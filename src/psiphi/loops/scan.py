@@ -266,6 +266,7 @@ class _Run(NamedTuple):
     display: Silent
     started: float
     """The moment on the monotonic clock at which an unbroken run would have begun."""
+    until: Callable[[list[runs.Row]], bool] | None = None
 
 
 def run(
@@ -278,6 +279,7 @@ def run(
     evaluate: Evaluate | None = None,
     watch: Watch | None = None,
     settings: dict[str, Any] | None = None,
+    until: Callable[[list[runs.Row]], bool] | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
 ) -> Result:
@@ -286,6 +288,7 @@ def run(
     With `out`, rows and checkpoints go to that directory, and a run it already holds is continued, or returned if complete.
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
     for. With `watch`, the agent is shown what the environment's `extras` have of others, `demonstrator` and `demonstration`, at every step.
+    `until(rows)` may end a run without `out` before its time, after any chunk.
     Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.
     """
@@ -294,14 +297,14 @@ def run(
     check_memory(program.begin, keys, demos)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
-            stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic())
+            stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic(), until)
             return _train(stage, program.begin(keys, demos), [])
     directory = Path(out)
     with runs.opened(directory, {**(settings or {}), "loop": dataclasses.asdict(config)}), runs.stoppable() as stop:
         position = runs.rewind(directory)
         done, wall_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
-            stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s)
+            stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s, until)
             return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
 
 
@@ -345,6 +348,8 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
             runs.save(stage.out, carry, step=done, wall_s=time.monotonic() - stage.started)
             saved = time.monotonic()
         _raise_if(stage)
+        if stage.until is not None and stage.until(rows):
+            break
     return Result(carry, rows)
 
 

@@ -1,0 +1,506 @@
+"""Can an inferred reward be believed? A judgement per agent that needs no labels: it warns, and never praises.
+
+No score without labels is known that predicts how well a planner does on an inferred reward. What is known are ways to fail that leave
+traces in the logs: policies that predict nothing, ids that mean nothing, refits that disagree. So every measure has a threshold below (or
+above) which there is a sentence and what to do about it; on the other side of it nothing is said, as nothing is known.
+"""
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from psiphi import printable
+from psiphi.demos.demonstrations import AgentId
+from psiphi.errors import UserError
+
+# --- Thresholds -------------------------------------------------------------------------------------------------------------------
+
+MARGIN = 0.01
+"""Nats per step by which a policy has to be better than a simpler one, at least: a rule of thumb, a little above what refits differ by."""
+MARGIN_SHARE = 0.02
+"""The same as a share of the policy's own nats; the larger of the two counts. A rule of thumb."""
+MOST = 0.5
+"""If a larger share of the agents is predicted as well by one policy for all, the ids look shuffled. A rule of thumb."""
+CLONE_MARGIN = 0.05
+"""Nats per step by which a plain clone may be better before that is worth a sentence: a rule of thumb."""
+CLONE_MARGIN_SHARE = 0.1
+"""The same as a share of the clone's nats; the larger of the two counts. A rule of thumb."""
+AGREE = 0.5
+"""Refits whose rewards correlate less than this disagree. A rule of thumb, and a weak one: agreement of two seeds correlated by .22 with
+how well a planner did, and trusted an agent with .20 of the optimum."""
+OUTDONE = 0.2
+"""A larger share of others may not earn more on an agent's reward than itself. A rule of thumb, tried in five small worlds with known
+truth, 22 agents and two kinds of noise: one of 44 was outdone on its true reward, and all were on another agent's and on their own
+turned round."""
+THIN = 0.75
+"""Coverage below this rests on guesses to a good part: a rule of thumb, the one of `psiphi.api.coverage`."""
+REPLANNED = 0.6
+"""A plan on the reward that is right less often than this share of imitation's goes elsewhere: a rule of thumb, low as equally good
+actions are told apart by habit alone."""
+EXPLAINED = 0.5
+"""Share of the values' variance that a simple reward should explain on held-out steps, at least: a rule of thumb."""
+SIGNAL = 0.1
+"""Size of the reward over the spread of the values, below which a reward has collapsed. Measured with ITD on CoinGrid, where healthy fits
+have more than .4 and collapsed ones about 0."""
+LAPSES = 0.5
+"""An agent that acts at random in a larger share of its steps tells more of chance than of what it wants: a rule of thumb."""
+FEW_HELD_OUT = 20
+"""Fewer held-out steps than this test nothing: a rule of thumb."""
+EPISODES = 2
+"""With fewer there is no episode to hold out and nothing to compare."""
+HORIZON = 0.25
+"""The share of a median episode that the discount should look ahead, at least: a rule of thumb."""
+DIRECTIONS = 1.5
+"""Two agents or more whose cumulants have fewer effective directions than this share a single one: a rule of thumb."""
+
+MOST_ROWS = 20
+"""A table shows so many agents; those with most doubts first, if there are more."""
+MOST_NAMED = 10
+"""A sentence names so many agents."""
+
+NOTES = (
+    "What everybody walks around leaves no trace: a dislike that all agents share and never have to pay for is not found.",
+    "A reward for reaching an end and a cost for every step before it lead to the same logs: which of the two it is remains open.",
+    "Sizes are known only where mistakes are graded, small ones made more often than large ones; else logs tell what is preferred, "
+    "not by how much.",
+)
+"""What can never be known from logs alone."""
+
+GRAVE = frozenset({"shuffled-ids"})
+"""Findings about the whole log that make every agent's reward doubtful."""
+
+
+# --- What is judged ----------------------------------------------------------------------------------------------------------------
+
+
+class Evidence(NamedTuple):
+    """All that a verdict rests on. Fields up to `lapse` have an entry per agent; nan means not measured. See `psiphi.api.evidence`."""
+
+    agents: tuple[AgentId, ...]
+    nll: np.ndarray
+    """Nats per held-out step of the agent's own policy."""
+    majority: np.ndarray
+    """The same of always predicting how often it does what."""
+    count: np.ndarray
+    """The same of a table of its actions by observation."""
+    clone: np.ndarray
+    """The same of a plain behaviour clone."""
+    told_apart: np.ndarray
+    """By how many nats its own policy predicts it better than the best of the others'."""
+    one_for_all: np.ndarray
+    """The same against the average of all policies."""
+    outdone: np.ndarray
+    """Share of other agents who earn more on its reward than itself."""
+    agreement: np.ndarray
+    """Mean correlation of refits of its reward, on the others' steps."""
+    coverage: np.ndarray
+    """Share of the others' states in which somebody was seen to do what it would do."""
+    replan: np.ndarray
+    """How often a plan on its reward does what it did, over how often imitation does."""
+    explained: np.ndarray
+    """R^2 of the simple reward for the values, on held-out steps."""
+    signal: np.ndarray
+    """Size of the reward over the spread of the values."""
+    held_out_steps: np.ndarray
+    episodes: np.ndarray
+    consistency: np.ndarray
+    """Inverse temperature of its policy. Shown but not judged: its size depends on the unit of the reward."""
+    lapse: np.ndarray
+    """Share of steps in which it acts at random."""
+    rank: float
+    """Effective number of directions of the cumulants."""
+    gamma: float
+    median_length: float
+    """Of the episodes, in steps."""
+    terminated_share: float
+    """Of the episodes, those with a true end."""
+    cumulants: str
+    """Their kinds, with commas between them: "changes, end, constant", or "learned", say."""
+    num_actions: int
+
+
+FIGURES = Evidence._fields[1 : Evidence._fields.index("lapse") + 1]
+"""The fields with an entry per agent."""
+
+
+def unmeasured(agents: Sequence[AgentId], num_actions: int) -> Evidence:
+    """Evidence of nothing yet; ``unmeasured(...)._replace(nll=...)`` is evidence of something."""
+    nothing = {name: np.full(len(agents), np.nan) for name in FIGURES}
+    facts: dict[str, Any] = dict(rank=math.nan, gamma=math.nan, median_length=math.nan, terminated_share=math.nan, cumulants="")
+    return Evidence(agents=tuple(agents), **nothing, **facts, num_actions=num_actions)
+
+
+# --- What is found -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason for doubt."""
+
+    agent: AgentId | None
+    """Whose reward is in doubt; None: it is about the whole log."""
+    name: str
+    """Short, in kebab-case; the same for every agent."""
+    figure: float
+    """What was measured."""
+    threshold: float
+    """On the other side of which nothing would be said."""
+    sentence: str
+    """What is the matter."""
+    advice: str
+    """What to do about it."""
+
+    @property
+    def grave(self) -> bool:
+        """Whether it makes every agent doubtful."""
+        return self.agent is None and self.name in GRAVE
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What there is to be doubted about inferred rewards, by agent; print it. That nothing was found does not make a reward right."""
+
+    agents: tuple[AgentId, ...]
+    findings: tuple[Finding, ...]
+    figures: Mapping[str, list[float]]
+    """All the evidence by name, an entry per agent; nan where nobody measured it."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What can never be known from logs alone, whatever was found."""
+        return NOTES
+
+    @property
+    def doubtful(self) -> tuple[AgentId, ...]:
+        """The agents with a finding of their own; all of them if there is a grave one about the whole log."""
+        everybody = any(finding.grave for finding in self.findings)
+        own = {finding.agent for finding in self.findings if finding.agent is not None}
+        return tuple(agent for agent in self.agents if everybody or agent in own)
+
+    def of(self, agent: AgentId) -> tuple[Finding, ...]:
+        """Why an agent's reward is in doubt: its own findings, and grave ones about the whole log."""
+        if agent not in self.agents:
+            raise UserError(f"There is no agent {agent!r}; expected one of {_named(self.agents)}.")
+        return tuple(finding for finding in self.findings if finding.grave or (finding.agent is not None and finding.agent == agent))
+
+    def lines(self) -> list[str]:
+        """For the top of a report, in Markdown."""
+        return [
+            f"**{printable.markdown(self._headline(), 1_000)}**",
+            "",
+            *(f"- {line}" for line in self._aggregated("**")),
+            *([""] if self.findings else []),
+            "What logs alone never tell:",
+            "",
+            *(f"- {note}" for note in self.notes),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                self._table(),
+                "",
+                printable.sentence(self._headline()),
+                *(f"- {line}" for line in self._aggregated("")),
+                "What logs alone never tell:",
+            ]
+            + [f"- {note}" for note in self.notes]
+        )
+
+    def _headline(self) -> str:
+        if self.doubtful:
+            return f"Doubtful: the rewards of {len(self.doubtful)} of {len(self.agents)} agents, {_named(self.doubtful)}."
+        if self.findings:
+            return "No agent was found doubtful for itself, which does not show that the rewards are right; but:"
+        return "Nothing was found to warn of, which does not show that the rewards are right."
+
+    def _aggregated(self, mark: str) -> list[str]:
+        """A line for each name; where several agents share one, their number and the one that is farthest on the wrong side."""
+        groups: dict[tuple[str, bool], list[Finding]] = {}
+        for finding in self.findings:
+            groups.setdefault((finding.name, finding.agent is None), []).append(finding)
+        lines = []
+        for (name, _), group in groups.items():
+            example = max(group, key=lambda finding: abs(finding.figure - finding.threshold))
+            several = f" ({len(group)} of {len(self.agents)} agents, {example.agent!r} most)" if len(group) > 1 else ""
+            said = f"{several}: {example.sentence} {example.advice}"
+            lines.append(f"{mark}{name}{mark}{printable.markdown(said, 1_000) if mark else printable.sentence(said)}")
+        return lines
+
+    def _table(self) -> str:
+        own, grave = Counter(finding.agent for finding in self.findings), sum(finding.grave for finding in self.findings)
+        doubts = [own[agent] + grave for agent in self.agents]
+        measured = [name for name in FIGURES if name in self.figures and not all(map(math.isnan, self.figures[name]))]
+        order = range(len(self.agents))
+        if len(self.agents) > MOST_ROWS:
+            order = sorted(order, key=lambda k: -doubts[k])[:MOST_ROWS]
+        header = ["agent", *(name.replace("_", " ") for name in measured), "doubts"]
+        rows = [[printable.terminal(self.agents[k]), *(_number(self.figures[name][k]) for name in measured), str(doubts[k])] for k in order]
+        left_out = len(self.agents) - len(rows)
+        return _columns(header, rows) + (f"\n... and {left_out} more agents" if left_out else "")
+
+    # --- As JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; null where a number is not known."""
+        return {
+            "agents": list(self.agents),
+            "findings": [
+                {**vars(finding), "figure": _plain(finding.figure), "threshold": _plain(finding.threshold)} for finding in self.findings
+            ],
+            "figures": {name: [_plain(x) for x in row] for name, row in self.figures.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, name: str = "the verdict") -> "Verdict":
+        """What `to_json` gave, all of it checked; `name` is what errors call it."""
+        if not (isinstance(value, dict) and set(value) == {"agents", "findings", "figures"}):
+            raise _unfit(name, value, "an object of agents, findings and figures")
+        agents, findings, figures = value["agents"], value["findings"], value["figures"]
+        one_type = isinstance(agents, list) and set(map(type, agents)) in ({str}, {int})
+        if not (one_type and len(set(agents)) == len(agents)):
+            raise _unfit(f"{name}: agents", agents, "a list of different ids, all strings or all integers")
+        if not isinstance(findings, list):
+            raise _unfit(f"{name}: findings", findings, "a list")
+        if not isinstance(figures, dict):
+            raise _unfit(f"{name}: figures", figures, "an object of lists")
+        for key, row in figures.items():
+            if not (isinstance(key, str) and isinstance(row, list) and len(row) == len(agents) and all(map(_is_number, row))):
+                raise _unfit(f"{name}: figures.{key}", row, f"a list of {len(agents)} numbers or nulls, one per agent")
+        read = tuple(_finding(item, agents, f"{name}: finding {i}") for i, item in enumerate(findings))
+        return cls(tuple(agents), read, {key: [_float(x) for x in row] for key, row in figures.items()})
+
+
+# --- The judgement -----------------------------------------------------------------------------------------------------------------
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """Compare all evidence with its thresholds. Numbers that are not finite count as not measured."""
+    K = len(evidence.agents)
+    figures = {name: np.asarray(getattr(evidence, name), np.float64) for name in FIGURES}
+    wrong = [name for name, row in figures.items() if row.shape != (K,)]
+    if not K or wrong:
+        raise ValueError(f"Evidence of {K} agents needs as many entries, at least one, in each of: {', '.join(wrong or FIGURES)}.")
+    clean = evidence._replace(**{name: np.where(np.isfinite(row), row, np.nan) for name, row in figures.items()})
+    log = tuple(_of_the_log(clean))
+    shuffled = any(finding.name == "shuffled-ids" for finding in log)
+    own = tuple(_of_agents(clean, [rule for rule in RULES if not (shuffled and rule.name == "same-as-others")]))
+    return Verdict(evidence.agents, log + own, {name: [_float(x) for x in getattr(clean, name)] for name in FIGURES})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When there is something to say about an agent."""
+
+    name: str
+    figure: Callable[[Evidence], np.ndarray]
+    threshold: Callable[[Evidence], np.ndarray | float]
+    warns: Literal["below", "above"]
+    sentence: str
+    """With {agent}, {figure} and {threshold}."""
+    advice: str
+
+
+def _margin(evidence: Evidence) -> np.ndarray:
+    """By how much a policy has to be better than a simpler one."""
+    return np.fmax(MARGIN, MARGIN_SHARE * evidence.nll)
+
+
+def _clone_margin(rival: np.ndarray) -> np.ndarray:
+    return np.fmax(CLONE_MARGIN, CLONE_MARGIN_SHARE * rival)
+
+
+def _scored(evidence: Evidence) -> np.ndarray:
+    """Held-out steps on which the policy was scored; not known of agents with one episode, of whom there is another finding."""
+    steps = np.where(np.isnan(evidence.nll), 0.0, evidence.held_out_steps)
+    return np.where(evidence.episodes < EPISODES, np.nan, steps)
+
+
+RULES = (
+    Rule(
+        "one-episode", lambda e: e.episodes, lambda e: EPISODES, "below",
+        "The log has {figure:.0f} episode(s) of agent {agent!r}, so nothing of it could be held out and judged.",
+        "Record more episodes of it, or cut the log where one task ends and the next begins.",
+    ),
+    Rule(
+        "untested", _scored, lambda e: FEW_HELD_OUT, "below",
+        "The policy of agent {agent!r} was scored on {figure:.0f} held-out steps, so how well it predicts is not known.",
+        "Record more episodes of it, or hold out a larger share.",
+    ),
+    Rule(
+        "no-better-than-majority", lambda e: e.majority - e.nll, _margin, "below",
+        "The policy of agent {agent!r} predicts held-out actions no better than always guessing how often it does what "
+        "({figure:+.3f} nats per step).",
+        "Log what it decides by, or more of its steps; until then its reward explains nothing that it does.",
+    ),
+    Rule(
+        "table-is-better", lambda e: e.nll - e.count, lambda e: _clone_margin(e.count), "above",
+        "The policy of agent {agent!r} is {figure:.3f} nats per step worse than a mere table of what it did in each observation.",
+        "Train for longer or with another torso: the network does not tell states apart that the agent tells apart.",
+    ),
+    Rule(
+        "clone-is-better", lambda e: e.nll - e.clone, lambda e: _clone_margin(e.clone), "above",
+        "The policy of agent {agent!r} is {figure:.3f} nats per step worse than a plain behaviour clone.",
+        "Train for longer or with a larger weight on imitation, and use the clone where only its actions matter.",
+    ),
+    Rule(
+        "same-as-others", lambda e: e.told_apart, _margin, "below",
+        "The policy of another agent predicts what agent {agent!r} does about as well as its own ({figure:+.3f} nats per step).",
+        "Treat the two as one, or check their ids; nothing is known of what they want differently.",
+    ),
+    Rule(
+        "outdone", lambda e: e.outdone, lambda e: OUTDONE, "above",
+        "The reward of agent {agent!r} pays others more than itself: {figure:.0%} of the others earn more on it.",
+        "Do not act on it before somebody who knows the agent has looked at it; compare with a refit under another seed.",
+    ),
+    Rule(
+        "refits-disagree", lambda e: e.agreement, lambda e: AGREE, "below",
+        "The reward of agent {agent!r} changes from fit to fit: on the others' steps two fits correlate by {figure:.2f}.",
+        "Use the mean over several fits, or add logs of states that the agent seldom sees.",
+    ),
+    Rule(
+        "collapsed", lambda e: e.signal, lambda e: SIGNAL, "below",
+        "The reward of agent {agent!r} has collapsed: its size is {figure:.2f} of the spread of the values that it should explain.",
+        "Use a smaller weight of the sparse prior, or more varied logs.",
+    ),
+    Rule(
+        "unexplained", lambda e: e.explained, lambda e: EXPLAINED, "below",
+        "The reward of agent {agent!r} explains little of what its policy values: R^2 is {figure:.2f} on held-out steps.",
+        "Log what it wants as a column that changes when it gets it: a count, a flag or a distance.",
+    ),
+    Rule(
+        "replanned-elsewhere", lambda e: e.replan, lambda e: REPLANNED, "below",
+        "The reward of agent {agent!r} leads elsewhere: planned anew from the logs, its actions are right {figure:.2f} times as often as "
+        "imitated ones.",
+        "Imitate the agent instead of planning on its reward.",
+    ),
+    Rule(
+        "thin-coverage", lambda e: e.coverage, lambda e: THIN, "below",
+        "The reward of agent {agent!r} rests on guesses: in only {figure:.0%} of the others' states was it seen what it would do.",
+        "Add logs of others, or of chance, in the same states.",
+    ),
+    Rule(
+        "mostly-lapses", lambda e: e.lapse, lambda e: LAPSES, "above",
+        "The actions of agent {agent!r} are mostly chance: {figure:.0%} of them fit no preference.",
+        "Log what it decides by, or leave out the part of the log in which it was distracted.",
+    ),
+)  # fmt: skip
+
+
+def _of_agents(evidence: Evidence, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for rule in rules:
+        figure = rule.figure(evidence)
+        threshold = np.broadcast_to(np.asarray(rule.threshold(evidence), np.float64), figure.shape)
+        for k in np.flatnonzero(figure < threshold if rule.warns == "below" else figure > threshold):  # never true of nan
+            agent, found = evidence.agents[k], float(figure[k])
+            sentence = rule.sentence.format(agent=agent, figure=found, threshold=float(threshold[k]))
+            yield Finding(agent, rule.name, found, float(threshold[k]), sentence, rule.advice)
+
+
+def _of_the_log(e: Evidence) -> Iterator[Finding]:
+    K = len(e.agents)
+    compared = np.isfinite(e.one_for_all)
+    alike = int(np.sum(e.one_for_all[compared] < _margin(e)[compared]))
+    if K > 1 and compared.any() and alike / compared.sum() > MOST:
+        yield Finding(
+            None, "shuffled-ids", float(alike / compared.sum()), MOST,
+            f"The ids look shuffled, or the agents want the same: {alike} of {compared.sum()} agents are predicted as well by one policy "
+            "for all as by their own.",
+            "Check where the ids come from; if they are right, fit one agent and speak of one reward.",
+        )  # fmt: skip
+    if K == 1:
+        yield Finding(
+            None, "one-agent", 1.0, 2.0,
+            "The log has one agent, so its reward can be compared with nobody's and rests on states that it chose itself.",
+            "Add logs of others in the same world, even of chance.",
+        )  # fmt: skip
+    if K > 1 and e.rank < DIRECTIONS:
+        yield Finding(
+            None, "one-direction", float(e.rank), DIRECTIONS,
+            f"The rewards of {K} agents lie along about one direction ({e.rank:.1f}): they want the same or the opposite, or were not told "
+            "apart.",
+            "Read them as more or less of one thing, and allow for more cumulants if that is too little.",
+        )  # fmt: skip
+    if e.gamma < 1 and 1 / (1 - e.gamma) < HORIZON * e.median_length:
+        yield Finding(
+            None, "short-horizon", float(1 / (1 - e.gamma)), float(HORIZON * e.median_length),
+            f"A gamma of {e.gamma:g} looks {1 / (1 - e.gamma):.0f} steps ahead, but the median episode has {e.median_length:.0f}: what is "
+            "wanted later than that is not found.",
+            f"Use a gamma of {1 - 1 / (HORIZON * e.median_length):.6g} or more, or log fewer and longer steps.",
+        )  # fmt: skip
+    if e.terminated_share <= 0:
+        yield Finding(
+            None, "no-ends", float(e.terminated_share), 0.0,
+            "No episode of the log truly ends, so what an end is worth to anybody is not known.",
+            "Mark true ends as terminated if there are any; else read nothing into what the reward says of them.",
+        )  # fmt: skip
+    if e.terminated_share > 0 and {"end", "constant"} <= set(re.split(r"[,\s]+", e.cumulants)):
+        yield Finding(
+            None, "costs-and-ends", float(e.terminated_share), 0.0,
+            "The rewards have a part for the end and one for every step, and in a log with true ends the two mean nothing apart.",
+            "Read them together, or set the part for the end to 0 before the reward is used.",
+        )  # fmt: skip
+
+
+# --- Small things ---------------------------------------------------------------------------------------------------------------------
+
+
+def _finding(value: Any, agents: list[Any], name: str) -> Finding:
+    """A finding from JSON values, checked."""
+    fields = [field.name for field in dataclasses.fields(Finding)]
+    if not (isinstance(value, dict) and set(value) == set(fields)):
+        raise _unfit(name, value, f"an object of {', '.join(fields)}")
+    agent, short = value["agent"], value["name"]
+    if not (agent is None or (type(agent) is type(agents[0]) and agent in agents)):
+        raise _unfit(f"{name}: agent", agent, "one of the agents, or null")
+    if not (isinstance(short, str) and re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", short)):
+        raise _unfit(f"{name}: name", short, "words in kebab-case")
+    for field in ("figure", "threshold"):
+        if not _is_number(value[field]):
+            raise _unfit(f"{name}: {field}", value[field], "a number or null")
+    for field in ("sentence", "advice"):
+        if not (isinstance(value[field], str) and len(value[field].splitlines()) == 1):
+            raise _unfit(f"{name}: {field}", value[field], "text on one line")
+    return Finding(**{**value, "figure": _float(value["figure"]), "threshold": _float(value["threshold"])})
+
+
+def _unfit(name: str, found: Any, expected: str) -> UserError:
+    shown = repr(found)
+    return UserError(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}, but expected was {expected}.")
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) < 1e300)  # which nan is not
+
+
+def _float(value: Any) -> float:
+    """A number, or the one nan that equals itself in a comparison of lists."""
+    return math.nan if value is None or math.isnan(value) else float(value)
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.0f}" if value == round(value) and abs(value) >= 2 else f"{value:.2f}"
+
+
+def _named(agents: Sequence[AgentId]) -> str:
+    more = f" and {len(agents) - MOST_NAMED} more" if len(agents) > MOST_NAMED else ""
+    return ", ".join(map(repr, agents[:MOST_NAMED])) + more
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Side by side, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    aligned = [
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in (header, *rows)
+    ]
+    return "\n".join("  ".join(row).rstrip() for row in aligned)

@@ -1,0 +1,386 @@
+"""Rewards that are linear in what changes in a step: the cumulants, the losses, and what the public interface makes of them."""
+
+import dataclasses
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given as property_given
+from hypothesis import strategies as st
+
+import psiphi
+from psiphi import api, cumulants
+from psiphi.agents import itd, wants
+from psiphi.agents.itd import ITDConfig
+from psiphi.demos.record import record
+from psiphi.errors import UserError
+from psiphi.nets import Committee
+from psiphi.types import Demonstration, EnvSpec, Transition
+
+SMALL = dataclasses.replace(api.OFFLINE, torso_hidden=(32, 32), psi_hidden=(16,), updates=600, batch=32, cross_batch=64)
+SIZE = 5
+
+
+# --- What changes -------------------------------------------------------------------------------------------------------------
+
+
+def steps(*rows: tuple[list[float], int, list[float], float]) -> tuple[np.ndarray, ...]:
+    obs, action, next_obs, discount = zip(*rows, strict=True)
+    return np.array(obs, np.float32), np.array(action, np.int32), np.array(next_obs, np.float32), np.array(discount, np.float32)
+
+
+TWO = steps(([0.0, 10.0], 0, [2.0, 10.0], 1.0), ([2.0, 30.0], 1, [0.0, 0.0], 0.0))
+"""Means 1 and 20, spreads 1 and 10; the second step ends the task."""
+
+
+def test_what_changes_worked_by_hand():
+    changes = cumulants.changes(TWO, levels=(1,), ends="state")
+    assert cumulants.names(changes, ("x", "y")) == (
+        "change of x", "change of y", "y", "end", "x at the end", "y at the end", "every step",
+    )  # fmt: skip
+    np.testing.assert_allclose(changes(*map(jnp.asarray, TWO)), [[2, 0, -1, 0, 0, 0, 1], [0, 0, 0, 1, 1, 1, 1]], atol=1e-6)
+
+
+def test_an_end_can_be_a_flag_and_is_left_out_where_there_is_none():
+    flag = cumulants.changes(TWO, levels=(), ends="flag")
+    np.testing.assert_allclose(flag(*map(jnp.asarray, TWO)), [[2, 0, 0, 1], [0, 0, 1, 1]], atol=1e-6)
+    endless = (*TWO[:3], np.ones(2, np.float32))
+    assert cumulants.changes(endless, levels=(), ends="state").size == 3
+    assert flag.rate[-1] == 0  # the constant is free
+
+
+def test_features_of_the_users_are_traced_or_called_back():
+    def numpys(obs, action, next_obs, terminated):
+        return np.column_stack([np.asarray(next_obs)[:, 0] - np.asarray(obs)[:, 0], np.asarray(terminated)])
+
+    def either(obs, action, next_obs, terminated):
+        return (next_obs - obs)[:, :1]
+
+    called, traced = cumulants.given(numpys, TWO), cumulants.given(either, TWO)
+    assert not called.traceable and traced.traceable
+    np.testing.assert_allclose(jax.jit(lambda *x: called(*x))(*TWO), [[2, 0], [-2, 1]])
+    np.testing.assert_allclose(jax.jit(lambda *x: traced(*x))(*TWO), [[2], [-2]])
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda o, a, n, t: np.full((len(o), 1), np.nan), "The features of step 0 are not finite numbers"),
+        (lambda o, a, n, t: np.zeros((1, 3)), r"The features have shape \(1, 3\), but expected \(2, d\)"),
+        (lambda o, a, n, t: np.zeros(len(o)), r"The features have shape \(2,\), but expected \(2, d\)"),
+        (lambda o, a, n, t: o["speed"], "The features cannot be computed for the logged steps: IndexError"),
+    ],
+)
+def test_features_that_are_none_are_refused(function, sentence):
+    with pytest.raises(UserError, match=sentence):
+        cumulants.given(function, TWO)
+
+
+# --- The losses ----------------------------------------------------------------------------------------------------------------
+
+
+def tiny_net(heads: int = 2) -> Any:
+    changes = cumulants.changes(TWO, levels=(), ends="state")
+    config = dataclasses.replace(SMALL, torso_hidden=(8,), psi_hidden=(8,))
+    return config, itd.initial_net(config, EnvSpec((2,), jnp.float32, 3), heads, jax.random.key(0), changes)
+
+
+def a_batch() -> tuple[Demonstration, Transition]:
+    obs, action, next_obs, discount = map(jnp.asarray, TWO)
+    demo = jax.tree.map(lambda x: jnp.stack([x, x]), Demonstration(obs, action, discount, next_obs, action))
+    return demo, Transition(obs, action, jnp.zeros(2), discount, next_obs, jnp.zeros(2, bool))
+
+
+def test_cumulants_are_not_learned_and_successor_features_do_not_shape_the_torso():
+    config, net = tiny_net()
+    only_psi = dataclasses.replace(config, bc_weight=0.0, itd_weight=0.0, sparsity=0.0)
+    gradients = jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), only_psi)[0])(net)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves((gradients.torso, gradients.given, gradients.value_heads, gradients.w)))
+    assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(gradients.psi_heads))
+    whole = jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), config)[0])(net)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(whole.given)) and np.any(whole.w != 0)
+
+
+def test_a_reward_that_makes_the_values_consistent_costs_nothing():
+    """Everybody's own end pays 3; its value, and that of nothing else, is 3."""
+    config, net = tiny_net()
+    _, cross = a_batch()
+    here = net.features(cross.obs)
+    end = cumulants.names(net.given, ("x", "y")).index("end")
+    ended = jax.tree.map(lambda x: x[1:], cross)  # only the step that ends
+    consistent = dataclasses.replace(config)
+    net = jax.tree.map(lambda x: x, net)
+    import equinox as eqx
+
+    flat = eqx.tree_at(lambda n: (n.value_heads, n.w), net, (jax.tree.map(jnp.zeros_like, net.value_heads), net.w.at[:, end].set(3.0)))
+    threes = eqx.tree_at(lambda n: n.value_heads.biases, flat, (*flat.value_heads.biases[:-1], 3.0 + flat.value_heads.biases[-1]))
+    policy, next_q = wants._policy(threes, ended.next_obs, consistent.beta)
+    phi = threes.cumulants(ended.obs, ended.action, ended.next_obs, ended.discount)
+    assert wants.consistency(threes, here[1:], policy, next_q, phi, ended, 0.9) == pytest.approx(0.0, abs=1e-8)
+    assert wants.consistency(flat, here[1:], *wants._policy(flat, ended.next_obs, 20.0), phi, ended, 0.9) == pytest.approx(9.0)
+
+
+# --- From logs: agents that only have costs -------------------------------------------------------------------------------------
+
+
+class Ground(gymnasium.Env[np.ndarray, Any]):
+    """A strip of SIZE x 3 fields; the right side ends it. The middle row is mud. Every step costs 1, mud 3 more. Nothing is ever gained."""
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x, self.y, self.left = 0, int(self.np_random.integers(3)), 30
+        return self.see(), {}
+
+    def see(self) -> np.ndarray:
+        return np.array([self.x, self.y, self.y == 1], np.float32)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        dx, dy = [(1, 0), (-1, 0), (0, 1), (0, -1)][int(action)]
+        self.x, self.y, self.left = max(self.x + dx, 0), min(max(self.y + dy, 0), 2), self.left - 1
+        return self.see(), -1.0 - 3 * (self.y == 1), self.x == SIZE, self.left == 0, {}
+
+
+def walker(avoids_mud: bool, random: np.random.Generator) -> Any:
+    def act(obs: np.ndarray) -> int:
+        if random.random() < 0.15:
+            return int(random.integers(4))
+        return 2 if avoids_mud and obs[2] else 0
+
+    return act
+
+
+@pytest.fixture(scope="module")
+def demos() -> psiphi.Demonstrations:
+    parts = [record(Ground(), walker(k == 0, np.random.default_rng(k)), 60, agent=who, seed=k) for k, who in enumerate(("clean", "hasty"))]
+    return parts[0].merge(parts[1])
+
+
+@pytest.fixture(scope="module")
+def fitted(demos) -> psiphi.ITD:
+    return psiphi.ITD(SMALL, seed=0, refits=2).fit(demos, progress=False)
+
+
+def every_step() -> list[tuple[np.ndarray, int, np.ndarray, bool]]:
+    world, found = Ground(), []
+    world.reset(seed=0)
+    for x in range(SIZE):
+        for y in range(3):
+            for action in range(4):
+                world.x, world.y = x, y
+                obs = world.see()
+                next_obs, _, end, _, _ = world.step(action)
+                found.append((obs, action, next_obs, end))
+    return found
+
+
+def columns() -> tuple[np.ndarray, ...]:
+    obs, action, next_obs, end = zip(*every_step(), strict=True)
+    return np.stack(obs), np.array(action), np.stack(next_obs), np.array(end)
+
+
+def test_own_actions_are_paid_more_than_random_ones_also_where_there_are_only_costs(fitted, demos):
+    obs, action, next_obs, end = columns()
+    for who in ("clean", "hasty"):
+        for form, caution in (("wants", 0.0), ("wants", 0.3), ("behaviour", 0.0)):
+            values = planned(fitted.reward(who, form, caution)(obs, action, next_obs, end))
+            own = fitted.policy(who)(obs[::4])
+            assert values[np.arange(len(own)), own].mean() > values.mean()
+
+
+def planned(reward: np.ndarray, gamma: float = 0.9) -> np.ndarray:
+    """[states, 4]: value iteration on the strip."""
+    obs, _, next_obs, end = columns()
+    place = (next_obs[:, 0] * 3 + next_obs[:, 1]).astype(int)
+    q = np.zeros(len(reward))
+    for _ in range(300):
+        value = np.append(q.reshape(-1, 4).max(axis=1), np.zeros(3))
+        q = reward + gamma * ~end * value[place]
+    return q.reshape(-1, 4)
+
+
+def test_a_planner_on_the_reward_does_as_the_agent_does(fitted):
+    obs, action, next_obs, end = columns()
+    start = [1 * 4]  # x = 0, in the mud
+    for who, first in (("clean", (2, 3)), ("hasty", (0,))):
+        best = planned(fitted.reward(who)(obs, action, next_obs, end)).argmax(axis=1)
+        assert best[start[0] // 4] in first, who
+
+
+def test_a_planner_on_behaviour_is_the_imitation(fitted):
+    """The floor: whatever was learned, optimal for it is what the imitation does."""
+    obs, action, next_obs, end = columns()
+    for who in fitted.agents:
+        values = planned(fitted.reward(who, "behaviour")(obs, action, next_obs, end), gamma=fitted._known.gamma)
+        assert values.argmax(axis=1).tolist() == fitted.policy(who)(obs[::4]).tolist()
+        without = fitted.reward(who, "behaviour")(obs, action).reshape(-1, 4)
+        assert without.argmax(axis=1).tolist() == fitted.policy(who)(obs[::4]).tolist() and np.all(without <= 1e-6)
+
+
+def test_mistakes_have_a_rate_of_their_own(fitted):
+    for who in fitted.agents:
+        lapses = fitted.consistency()[who]["lapses"]
+        assert 0.05 < lapses < 0.3 and fitted.policy(who).lapse == lapses
+        np.testing.assert_allclose(fitted.policy(who).probabilities(columns()[0]).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_the_members_of_the_committee_are_averaged(fitted):
+    net = fitted._known.model.net
+    assert isinstance(net, Committee) and net.nets.w.shape[0] == 2
+    np.testing.assert_allclose(fitted._known.model.w, np.mean(net.nets.w, axis=0), rtol=1e-5)
+    assert fitted.preferences.spread is not None and fitted.preferences.spread.shape == fitted.preferences.w.shape
+    assert fitted.preferences.names[-1] == "every step" and "cumulants that matter less" in str(fitted.preferences)
+
+
+def test_a_task_in_what_changes_is_learned_exactly_and_acted_on(fitted, demos):
+    obs, action, next_obs, end = columns()
+    rewards = np.where(end, 1.0, 0.2 * (next_obs[:, 0] - obs[:, 0]))
+    fitted.adapt((obs, action, rewards, next_obs, end), "least-squares")
+    assert fitted.explained > 0.99
+    np.testing.assert_allclose(fitted.cumulants(obs, action, next_obs, end) @ fitted.w, rewards, atol=0.05)
+    assert np.mean(fitted.predict(obs[::4]) == 0) > 0.7
+    rows = [(obs[i], action[i], rewards[i], next_obs[i], end[i]) for i in range(0, 60, 3)]
+    assert np.isfinite(fitted.adapt(rows).w).all()
+
+
+def test_a_task_that_is_not_explained_is_not_vouched_for(fitted, capsys):
+    obs, action, next_obs, end = columns()
+    noise = np.random.default_rng(0).normal(size=len(obs))
+    fitted.adapt((obs, action, noise, next_obs, end))
+    assert fitted.explained < 0.5 and "acting on it is a guess" in capsys.readouterr().err
+    fitted.adapt((obs, action, np.ones(len(obs)), next_obs, end))
+    assert np.isnan(fitted.explained) and "do not say what the task is" in capsys.readouterr().err
+
+
+def test_a_saved_fit_answers_as_before(fitted, tmp_path):
+    fitted.save(tmp_path)
+    again = psiphi.load(tmp_path)
+    obs, action, next_obs, end = columns()
+    for who in fitted.agents:
+        np.testing.assert_array_equal(again.reward(who)(obs, action, next_obs, end), fitted.reward(who)(obs, action, next_obs, end))
+        np.testing.assert_array_equal(again.policy(who).probabilities(obs), fitted.policy(who).probabilities(obs))
+    assert str(again.verdict) == str(fitted.verdict) and again.preferences.names == fitted.preferences.names
+
+
+def test_a_newcomer_joins_a_committee_and_changes_nothing(fitted, tmp_path):
+    fitted.save(tmp_path)
+    known = psiphi.load(tmp_path)
+    obs, action, next_obs, end = columns()
+    before = known.reward("clean")(obs, action, next_obs, end)
+    known.fit_new_demonstrator(record(Ground(), walker(False, np.random.default_rng(9)), 20, agent="late", seed=9), progress=False)
+    np.testing.assert_array_equal(known.reward("clean")(obs, action, next_obs, end), before)
+    assert np.mean(known.policy("late")(obs[::4]) == 0) > 0.8 and np.isfinite(known.reward("late")(obs, action, next_obs, end)).all()
+    with pytest.raises(UserError, match="There is no verdict on this model"):
+        _ = known.verdict
+
+
+def test_the_wrapper_pays_for_the_whole_step(fitted):
+    env = fitted.reward("clean").wrap(Ground())
+    obs, _ = env.reset(seed=1)
+    after, paid, end, _, info = env.step(0)
+    assert paid == pytest.approx(fitted.reward("clean")(obs, 0, after, end), rel=1e-4) and info["true_reward"] < 0
+
+
+@property_given(st.sampled_from([1, 3, 10, 60, 400]))
+def test_the_discount_looks_as_far_as_episodes_are_long(length):
+    demos = psiphi.Demonstrations.from_lists([np.zeros((length + 1, 1))] * 2, [np.zeros(length, int)] * 2, ["a", "b"], num_actions=2)
+    assert 0.9 <= api.itd.chosen_gamma(demos) <= 0.97
+    assert api.itd.chosen_gamma(demos) == pytest.approx(np.clip(1 - 1 / length, 0.9, 0.97), abs=1e-4)
+
+
+# --- Features, background, learned cumulants of where a step leads --------------------------------------------------------------
+
+SHORT = dataclasses.replace(SMALL, updates=200)
+
+
+def mud(obs: Any, action: Any, next_obs: Any, terminated: Any) -> Any:
+    return np.column_stack([np.asarray(next_obs)[:, 2], np.asarray(terminated), np.ones(len(obs))])
+
+
+def test_given_features_are_linear_inverse_rl_in_them(demos, tmp_path):
+    fit = psiphi.ITD(dataclasses.replace(SHORT, cumulants="given"), features=mud, refits=1).fit(demos, progress=False)
+    assert fit.preferences.w.shape == (2, 3)
+    obs, action, next_obs, end = columns()
+    expected = mud(obs, action, next_obs, end) @ fit.preferences["clean"]
+    np.testing.assert_allclose(fit.reward("clean", caution=0.0)(obs, action, next_obs, end), expected, rtol=1e-4, atol=1e-5)
+    fit.save(tmp_path)
+    with pytest.raises(UserError, match="load it with psiphi.load"):
+        psiphi.load(tmp_path).reward("clean")(obs, action, next_obs, end)
+    assert psiphi.load(tmp_path).policy("clean")(obs).shape == (len(obs),)
+    again = psiphi.load(tmp_path, features=mud)
+    np.testing.assert_allclose(again.reward("clean", caution=0.0)(obs, action, next_obs, end), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_can_be_columns_and_agents_that_act_have_them_too(demos):
+    config = psiphi.PsiPhiConfig(itd=dataclasses.replace(SHORT, cumulants="changes", gamma=0.9, num_envs=2, replay_size=500), batch=32)
+    agent = psiphi.PsiPhi(Ground, demos, config).learn(200, study=20, progress=False)
+    obs, action, next_obs, end = columns()
+    assert agent.predict(obs).shape == (len(obs),) and len(agent.w) == len(agent.preferences.names)
+    assert np.isfinite(agent.reward("clean")(obs, action, next_obs, end)).all()
+    named = psiphi.ITD(dataclasses.replace(SHORT, cumulants="given", updates=20), features=["2"], refits=1).fit(demos, progress=False)
+    assert named.preferences.w.shape == (2, 1)
+
+
+def test_a_background_is_evaluated_on_and_never_imitated(demos):
+    walk = record(Ground(), lambda _: 1, 20, agent="nobody", seed=3)  # who always goes left
+    fit = psiphi.ITD(SHORT, refits=1).fit(demos, background=walk, progress=False)
+    assert fit.agents == ("clean", "hasty") and fit.policy("hasty")(columns()[0]).tolist().count(1) == 0
+    again = psiphi.ITD(SHORT, refits=1).fit(demos, progress=False)
+    assert not np.array_equal(again.preferences.w, fit.preferences.w)
+
+
+def test_cumulants_of_where_a_step_leads_do_not_ask_what_was_done(demos):
+    config = dataclasses.replace(
+        api.LEARNED, cumulants="learned(s')", torso_hidden=(32,), phi_hidden=(16, 16), psi_hidden=(16,), updates=100
+    )
+    fit = psiphi.ITD(config, refits=1).fit(demos, progress=False)
+    obs, action, next_obs, end = columns()
+    phi = fit.cumulants(obs, action, next_obs, end)
+    np.testing.assert_array_equal(phi, fit.cumulants(obs, 3 - action, next_obs, end))
+    assert fit.reward("clean").form == "behaviour" and fit.reward("clean", "wants")(obs, action, next_obs, end).shape == (len(obs),)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda fit, demos: fit.reward("clean")(columns()[0], columns()[1]), "expected next_obs"),
+        (lambda fit, demos: fit.reward("clean")(*columns()[:2], np.zeros((3, 2))), r"next_obs has shape \(3, 2\), but expected \(60, 3\)"),
+        (lambda fit, demos: fit.reward("clean", caution=2.0), "caution is 2.0, but expected a share"),
+        (lambda fit, demos: fit.cumulants(columns()[0]), "expected action and next_obs beside obs"),
+        (lambda fit, demos: fit.adapt((*columns()[:2], np.zeros(60))), "expected next_obs beside observations and actions"),
+        (lambda fit, demos: psiphi.ITD(SHORT).fit(demos, background=street()), r"background's observations have shape \(1,\)"),
+        (lambda fit, demos: psiphi.ITD(SHORT).fit(demos, background=dict), "The background is <class 'dict'>, but expected demonstrations"),
+        (lambda fit, demos: psiphi.ITD(dataclasses.replace(SHORT, cumulants="given")).fit(demos), "there are no features"),
+        (lambda fit, demos: psiphi.ITD(SHORT, features=mud).fit(demos), "There are features, but cumulants is 'changes'"),
+        (lambda fit, demos: psiphi.ITD(dataclasses.replace(SHORT, levels=("speed",))).fit(demos), "There is no column 'speed'"),
+        (lambda fit, demos: psiphi.ITD(refits=0), "refits is 0, expected"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(call, sentence, fitted, demos):
+    with pytest.raises(UserError, match=sentence):
+        call(fitted, demos)
+
+
+def street() -> psiphi.Demonstrations:
+    return psiphi.Demonstrations.from_lists([np.zeros((3, 1))], [np.zeros(2, int)], ["a"], num_actions=2)
+
+
+def test_one_agent_alone_and_agents_all_alike_are_told(demos):
+    alone = psiphi.ITD(SHORT, refits=1).fit(demos.filter(agents=["clean"]), progress=False)
+    assert any(finding.agent is None for finding in alone.verdict.findings)
+    same = record(Ground(), walker(True, np.random.default_rng(5)), 40, agent="a", seed=5).merge(
+        record(Ground(), walker(True, np.random.default_rng(6)), 40, agent="b", seed=6)
+    )
+    both = psiphi.ITD(SHORT, refits=1).fit(same, progress=False)
+    assert "shuffled-ids" in {finding.name for finding in both.verdict.findings}
+
+
+def test_the_config_of_the_paper_has_none_of_it():
+    paper = itd.paper(dataclasses.replace(ITDConfig(), cumulants="changes", lapse=0.1))
+    assert paper.cumulants == "learned(s,a)" and paper.lapse == 0.0
