@@ -83,7 +83,7 @@ OUT_OF_RANGE = [
     (ITDConfig, {"batch": 10**9}, "batch is 1000000000, expected at most 1,048,576"),
     (ITDConfig, {"ensemble": 0}, "ensemble is 0, expected at least 1"),
     (ITDConfig, {"ema": 5}, "ema is 5.0, expected a number from 0 to 1"),
-    (ITDConfig, {"num_cumulants": 0}, "num_cumulants is 0, expected at least 1"),
+    (ITDConfig, {"num_cumulants": -1}, "num_cumulants is -1, expected at least 0"),
     (ITDConfig, {"num_cumulants": 10**9}, "num_cumulants is 1000000000, expected at most 4,096"),
     (ITDConfig, {"torso_hidden": (8, 0)}, "torso_hidden is 0, expected at least 1"),
     (ITDConfig, {"torso_hidden": ()}, "torso_hidden is (), expected at least 1 entries"),

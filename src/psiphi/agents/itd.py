@@ -324,6 +324,8 @@ def check(config: ITDConfig) -> None:
 
 def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given: Cumulants | None = None) -> PsiPhiNet:
     """The network before anything is learned; `given` are the cumulants that `config` does not learn."""
+    if not config.num_cumulants and not has_given(config):
+        raise UserError("num_cumulants is 0, expected at least 1: how many there are is chosen only where psiphi.ITD learns from logs.")
     if has_given(config) != (given is not None):
         raise UserError(f"cumulants is {config.cumulants!r}, but {'none are' if given is None else 'some are'} given to the network.")
     return PsiPhiNet(
