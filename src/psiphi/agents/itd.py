@@ -314,6 +314,7 @@ def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
 
 def check(config: ITDConfig) -> None:
     """Refuse what would silently not be done."""
+    _check_cumulants(config)
     extensions = ("cross_policy", "anchor", "sparsity", "nonnegative")
     ignored = [name for name in extensions if getattr(config, name)]
     if config.alternate and ignored:
@@ -322,10 +323,14 @@ def check(config: ITDConfig) -> None:
         )
 
 
-def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given: Cumulants | None = None) -> PsiPhiNet:
-    """The network before anything is learned; `given` are the cumulants that `config` does not learn."""
+def _check_cumulants(config: ITDConfig) -> None:
     if not config.num_cumulants and not has_given(config):
         raise UserError("num_cumulants is 0, expected at least 1: how many there are is chosen only where psiphi.ITD learns from logs.")
+
+
+def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given: Cumulants | None = None) -> PsiPhiNet:
+    """The network before anything is learned; `given` are the cumulants that `config` does not learn."""
+    _check_cumulants(config)
     if has_given(config) != (given is not None):
         raise UserError(f"cumulants is {config.cumulants!r}, but {'none are' if given is None else 'some are'} given to the network.")
     return PsiPhiNet(
