@@ -702,3 +702,14 @@ def test_csv_reads_more_lines_than_it_reads_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "LINES", 3)
     small().write(tmp_path / "log.csv")
     same(Demonstrations.read(tmp_path / "log.csv"), small())
+
+
+def test_a_parquet_file_with_another_number_of_rows_than_it_says_is_refused(tmp_path, monkeypatch):
+    """Arrays have their full size from the start: what is not there would be whatever was in memory."""
+    import pyarrow.parquet
+
+    small().write(tmp_path / "log.parquet")
+    real = pyarrow.parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", lambda *given, **named: list(real(*given, **named))[:0])
+    with pytest.raises(UserError, match="is damaged: it says that it has .* rows, but 0 were found"):
+        Demonstrations.read(tmp_path / "log.parquet")

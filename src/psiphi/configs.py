@@ -45,6 +45,8 @@ Few = Annotated[int, Within(1, 4_096)]
 """How many of something that the network holds a part for each: cumulants, members of an ensemble, environments, steps of a return."""
 Width = Annotated[int, Within(1, 65_536)]
 """Units of a layer."""
+Layers = Annotated[tuple[Width, ...], Within(1, 1_024)]
+"""Layers, at least one."""
 BatchSize = Annotated[int, Within(1, 2**20)]
 """Steps that are learned from together."""
 Seed = Annotated[int, Within(0, 2**32 - 1)]
@@ -89,8 +91,9 @@ def fit(kind: Any, value: Any, name: str, *, inner: Any = None) -> Any:
     if origin is Annotated:
         fitting = inner(arguments[0], value, name)
         for mark in arguments[1:]:
-            if isinstance(mark, Within) and not mark.has(fitting):
-                raise UserError(f"{name} is {fitting!r}, expected {mark.expected(fitting)}.")
+            size = len(fitting) if isinstance(fitting, tuple) else fitting
+            if isinstance(mark, Within) and not mark.has(size):
+                raise UserError(f"{name} is {fitting!r}, expected {mark.expected(size)}{' entries' if size is not fitting else ''}.")
         return fitting
     if origin in (typing.Union, types.UnionType):
         return _any_of(arguments, value, name, inner)

@@ -68,9 +68,7 @@ def numbers(given: Any, what: str) -> np.ndarray:
     except (ValueError, TypeError) as error:  # lists of different lengths
         raise UserError(f"{what} cannot be made an array, expected numbers in rows of equal length.") from error
     if array.dtype.kind not in "biuf":
-        raise UserError(
-            f"{what} {'is' if what.endswith('observation') else 'are'} {called(given)} of no numbers, expected an array of numbers."
-        )
+        raise UserError(f"{what} {'is' if what.endswith('observation') else 'are'} {called(given)}, expected an array of numbers.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise UserError(f"{what} has {array[~np.isfinite(array)][0]} in it, expected finite numbers.")
     return array

@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import BatchSize, Count, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Layers, Positive, Share, Weight, Width
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
 
@@ -23,7 +23,7 @@ class BCConfig:
 
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[Width, ...] = (256, 256)
+    torso_hidden: Layers = (256, 256)
     """Dense layers of the torso."""
     head_hidden: tuple[Width, ...] = ()
     """Hidden layers between the torso and the logits."""

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from psiphi import configs, losses, optim, replay
 from psiphi.agents import bc
-from psiphi.configs import BatchSize, Count, Few, Number, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Few, Layers, Number, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -33,7 +33,7 @@ class DQNConfig:
 
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[Width, ...] = (256, 256)
+    torso_hidden: Layers = (256, 256)
     """Dense layers of the torso."""
     head_hidden: tuple[Width, ...] = (128,)
     """Hidden layers between the torso and the values, and of each cloning head."""

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from psiphi import configs, losses, optim, replay
 from psiphi.agents import ppo
 from psiphi.agents.ppo import PPOConfig
-from psiphi.configs import BatchSize, Count, Number, Positive, Weight, Width, Within
+from psiphi.configs import BatchSize, Count, Layers, Number, Positive, Weight, Width, Within
 from psiphi.errors import UserError
 from psiphi.losses import AdversarialReward
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
@@ -46,7 +46,7 @@ class GAILConfig:
     episode's end has taught."""
     torso: TorsoName = "auto"
     """What reads the observation for the discriminator, which shares nothing with the generator."""
-    torso_hidden: tuple[Width, ...] = (256, 256)
+    torso_hidden: Layers = (256, 256)
     """Dense layers of its torso."""
     head_hidden: tuple[Width, ...] = (128,)
     """Its hidden layers between torso and one-hot action and the logit; at least one, or no action could suit one state and not another."""

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from psiphi import configs, losses, optim, replay
 from psiphi.agents import wants
-from psiphi.configs import BatchSize, Count, Few, Positive, Share, Weight, Width, Within
+from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weight, Width, Within
 from psiphi.cumulants import CumulantKind, Cumulants, Ends
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName, of_heads, taken
@@ -42,9 +42,9 @@ class ITDConfig:
     """Successor features per head (paper: 2)."""
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[Width, ...] = (256, 256)
+    torso_hidden: Layers = (256, 256)
     """Dense layers of the torso."""
-    phi_hidden: tuple[Width, ...] = (128, 128)
+    phi_hidden: Layers = (128, 128)
     """Hidden layers of the cumulants."""
     psi_hidden: tuple[Width, ...] = (128,)
     """Hidden layers of each successor-feature head."""
@@ -314,18 +314,23 @@ def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
 
 def check(config: ITDConfig) -> None:
     """Refuse what would silently not be done."""
+    _check_cumulants(config)
     extensions = ("cross_policy", "anchor", "sparsity", "nonnegative")
     ignored = [name for name in extensions if getattr(config, name)]
     if config.alternate and ignored:
         raise UserError(
             f"alternate=True is algorithm 1 as printed and has no {', '.join(ignored)}; set their weights to 0 or alternate to False."
         )
-    if not config.phi_hidden:
-        raise UserError("phi_hidden is empty, but expected was at least one hidden layer.")
+
+
+def _check_cumulants(config: ITDConfig) -> None:
+    if not config.num_cumulants and not has_given(config):
+        raise UserError("num_cumulants is 0, expected at least 1: how many there are is chosen only where psiphi.ITD learns from logs.")
 
 
 def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given: Cumulants | None = None) -> PsiPhiNet:
     """The network before anything is learned; `given` are the cumulants that `config` does not learn."""
+    _check_cumulants(config)
     if has_given(config) != (given is not None):
         raise UserError(f"cumulants is {config.cumulants!r}, but {'none are' if given is None else 'some are'} given to the network.")
     return PsiPhiNet(

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from psiphi import configs, gpi, losses, optim, replay
 from psiphi.agents import bc
-from psiphi.configs import BatchSize, Count, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Count, Layers, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
@@ -28,7 +28,7 @@ class PPOConfig:
 
     torso: TorsoName = "auto"
     """What reads the observation."""
-    torso_hidden: tuple[Width, ...] = (256, 256)
+    torso_hidden: Layers = (256, 256)
     """Dense layers of the torso."""
     head_hidden: tuple[Width, ...] = ()
     """Hidden layers between the torso and the logits, and between the torso and the value."""

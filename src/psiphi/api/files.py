@@ -128,7 +128,7 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     if meta.get("version") not in READABLE:
         raise UserError(f"{path} is a model of version {meta.get('version')!r}, but this psiphi reads versions {READABLE}; update psiphi.")
     algorithm = meta.get("algorithm")
-    if algorithm not in CONFIGS:
+    if algorithm not in list(CONFIGS):
         raise UserError(f"{path} is damaged: its algorithm is {algorithm!r}, but expected was one of {', '.join(CONFIGS)}.")
     described = from_json(Described, meta.get("model"), f"{path}: model")
     config = from_json(CONFIGS[algorithm], meta.get("config"), f"{path}: config")

@@ -47,9 +47,13 @@ def _read(path: Path, file: Any, found: Found, columns: Columns, progress: bool)
     done = 0
     with display.shown(f"reading {path.name}", done=0, total=max(table.size, 1), enabled=progress) as bar:
         for batch in file.iter_batches(batch_size=BATCH, columns=found.read):
+            if done + len(batch) > table.size:
+                raise UserError(f"{path} is damaged: it says that it has {table.size:,} rows, but there are more.")
             table.add(done, batch)
             done += len(batch)
             bar.advance(done, {})
+    if done != table.size:
+        raise UserError(f"{path} is damaged: it says that it has {table.size:,} rows, but {done:,} were found.")
     return table.result(columns)
 
 

@@ -391,7 +391,7 @@ def load(path: Path) -> Policy:
     """Read a policy directory, or the one inside a run directory."""
     directory = models.directory_of(path)
     meta = checkpoint.read_meta(directory)
-    if meta.get("kind") != KIND or meta.get("algorithm") not in LEARNERS:
+    if meta.get("kind") != KIND or str(meta.get("algorithm")) not in LEARNERS:
         raise UserError(f"{directory} is a checkpoint but not a policy that `psiphi train {'|'.join(LEARNERS)}` left.")
     learner = LEARNERS[meta["algorithm"]]
     written = meta.get("setting")

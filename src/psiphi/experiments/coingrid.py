@@ -92,11 +92,11 @@ def make_agent(setting: Setting, spec: EnvSpec) -> Agent:
 def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True, checkpoint_every_s: float = 30.0) -> Trained:
     """Record the demonstrations and run ITD on them (or PsiPhi-learning, where the ego has a task of its own)."""
     started = time.monotonic()
-    demos = demonstrations(setting, seed).demos
     agents = len(setting.demonstrators)
     env = coingrid.make(setting.world, jnp.asarray(setting.ego_task or (0.0, 0.0, 0.0)))
     config = setting.itd
     agent = make_agent(setting, env.spec)
+    demos = demonstrations(setting, seed).demos  # after the agent was made: it refuses at once what cannot be
     loop = scan.LoopConfig(
         iterations=config.updates, chunk=min(500, config.updates), num_envs=config.num_envs, prefill_steps=setting.prefill_steps, seed=seed
     )
