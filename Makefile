@@ -9,6 +9,9 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 BIN := .venv/bin
+# Worlds whose rewards are known, for tests and benchmarks. Without its dependencies: it asks for pygame, whose files are those of the
+# pygame-ce that highway-env and minigrid ask for; all else that it needs is there.
+MO_GYMNASIUM := mo-gymnasium==1.3.2
 
 .PHONY: demo test test-slow check docs format clean
 .DELETE_ON_ERROR:
@@ -48,6 +51,7 @@ clean:
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade --default-pip
 	@echo "Installing psiphi$(EXTRA) into .venv (some minutes the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRA)'
+	@$(if $(EXTRA),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MO_GYMNASIUM))
 	@touch $@
 
 $(BIN)/python:

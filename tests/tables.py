@@ -63,6 +63,7 @@ def _torso_arrays(net: PsiPhiNet) -> tuple[Any, ...]:
 
 def phi_table(net: PsiPhiNet) -> np.ndarray:
     """``[place, action, d]``"""
+    assert net.phi_head is not None
     weight = np.asarray(net.phi_head.weights[0])
     return weight.reshape(weight.shape[0], net.num_actions, -1)
 

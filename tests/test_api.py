@@ -47,6 +47,10 @@ class Street(gymnasium.Env[np.ndarray, Any]):
         return np.array([5000.0 + 100 * self.x, self.np_random.normal(), 7.0])
 
 
+def look(glass: lens.Lens, obs: np.ndarray) -> np.ndarray:
+    return lens.look(obs, glass.mean, glass.scale, glass.layout, glass.standardise)
+
+
 def houses() -> np.ndarray:
     return np.array([[5000.0 + 100 * x, 0.0, 7.0] for x in range(-SIZE + 1, SIZE)])
 
@@ -310,7 +314,7 @@ def test_a_loaded_ego_cannot_learn_on(agent, tmp_path):
     ("change", "sentence"),
     [
         ({"kind": "psiphi model"}, "is a checkpoint but not a model that psiphi.ITD or psiphi.PsiPhi saved"),
-        ({"version": 99}, "is a model of version 99, but this psiphi reads version 1"),
+        ({"version": 99}, "is a model of version 99, but this psiphi reads versions"),
         ({"algorithm": "os.system"}, "its algorithm is 'os.system', but expected was one of itd, psiphi"),
         ({"agents": ["a", "a"]}, "its agents are not different ids"),
         ({"agents": ["a", 1]}, "its agents are not different ids"),
@@ -344,7 +348,7 @@ def test_a_strange_manifest_is_refused_in_one_sentence(itd, tmp_path, change, se
 def test_what_is_written_is_what_the_manifest_is_read_as(itd, tmp_path):
     itd.save(tmp_path)
     got = files.read(tmp_path)
-    assert got.config == itd.config and got.known.lens.standardise and got.seed == 0
+    assert got.config == itd._used and got.known.lens.standardise and got.seed == 0
 
 
 # --- Errors --------------------------------------------------------------------------------------------------------------------
@@ -409,10 +413,10 @@ def test_numbers_of_any_scale_are_standardised():
     obs = np.random.default_rng(0).normal(size=(500, 3)) * [1e-3, 1.0, 1e5] + [1e3, 0.0, -1e6]
     obs[:, 1] = 4.0
     glass = lens.lens_for(obs, (3,), np.float64)
-    seen = glass(obs)
+    seen = look(glass, obs)
     np.testing.assert_allclose(seen.mean(axis=0), 0, atol=1e-2)
     np.testing.assert_allclose(seen.std(axis=0), [1, 0, 1], atol=0.05)
-    assert np.abs(glass(obs + 1e9)).max() == lens.FARTHEST and seen.dtype == np.float32
+    assert np.abs(look(glass, obs + 1e9)).max() == lens.FARTHEST and seen.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -431,7 +435,7 @@ def test_numbers_of_any_scale_are_standardised():
 def test_pictures_keep_their_bytes_and_are_turned_round(shape, dtype, seen, kept):
     obs = np.random.default_rng(0).integers(0, 255, (6, *shape)).astype(dtype)
     glass = lens.lens_for(obs, shape, dtype)
-    got = glass(obs)
+    got = look(glass, obs)
     assert got.shape[1:] == seen == glass.seen_shape and (got.dtype == np.uint8) == kept == (not glass.standardise)
     if shape == (4, 84, 84):
         np.testing.assert_array_equal(got[2, :, :, 3], obs[2, 3])

@@ -18,6 +18,7 @@ from psiphi import model as models
 from psiphi.loops import few_shot as module
 from psiphi.loops.few_shot import FewShotConfig, episode, few_shot, infer
 from psiphi.model import Model
+from psiphi.nets import PsiPhiNet
 from psiphi.types import NO_ACTION, Demonstration, Demos, Env
 from tables import numpy_record, quick_jit, tabular_net, with_tables
 
@@ -46,6 +47,8 @@ def hand_made_model() -> Model:
 
 
 MODEL = hand_made_model()
+assert isinstance(MODEL.net, PsiPhiNet)
+NET: PsiPhiNet = MODEL.net
 
 
 def no_stats() -> tasks.Statistics:
@@ -188,7 +191,7 @@ def test_rewards_are_in_units_of_reward():
 def test_imitation_averages_the_ensemble_of_the_demonstrator_asked_for():
     psi = np.zeros((2, 2, 3, 2, 2))
     psi[0, 0, :, LEFT, 0], psi[0, 1, :, LEFT, 0], psi[1, :, :, RIGHT, 1] = 1.0, 3.0, 5.0
-    model = MODEL._replace(net=with_tables(MODEL.net, np.zeros((3, 2, 2)), psi))
+    model = MODEL._replace(net=with_tables(NET, np.zeros((3, 2, 2)), psi))
     values = jax.jit(models.imitate)(model, jnp.eye(3)[:2], jnp.array([0, 1]))
     np.testing.assert_allclose(values, [[2 * 2.0, 0], [0, 2 * 5.0]])
 
@@ -218,7 +221,7 @@ def test_optimism_tries_what_is_uncertain():
 def test_units_are_measured_on_real_steps_only():
     phi = np.zeros((3, 2, 2))
     phi[0, LEFT], phi[1, LEFT], phi[2, LEFT] = (0.5, 0.0), (0.0, -0.25), (9.0, 9.0)
-    net = with_tables(MODEL.net, phi, np.zeros((2, 2, 3, 2, 2)))
+    net = with_tables(NET, phi, np.zeros((2, 2, 3, 2, 2)))
     place = np.array([[0, 0, 2], [1, 1, 2]])  # the third step of each is padding
     whole = jnp.zeros((2, 3), jnp.int32)
     obs = jnp.asarray(np.eye(3, dtype=np.float32)[place])

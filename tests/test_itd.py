@@ -256,13 +256,14 @@ def test_transitions_of_weight_zero_contribute_nothing(find, found):
     assert_same(changed.gradient["cross_policy"], found.gradient["cross_policy"])
 
 
-def test_pooled_demonstrations_take_of_everybody_and_drop_the_ends():
+def test_pooled_demonstrations_take_of_everybody_and_count_the_ends():
     number = np.arange(8).reshape(AGENTS, 4)
     discount = np.array([[1, 1, 0, 1], [0, 1, 1, 1]], np.float32)
     demo = numpy_record(Demonstration, see(number % PLACES), number, discount, see((number + 1) % PLACES), number)
     cross, weight = jax.jit(partial(itd.pooled, batch=6))(demo)
     np.testing.assert_array_equal(cross.action, [0, 4, 1, 5, 2, 6])
-    np.testing.assert_array_equal(weight, [1, 0, 1, 1, 0, 1])
+    np.testing.assert_array_equal(weight, [1, 1, 1, 1, 1, 1])  # who ends the task ends it for all
+    np.testing.assert_array_equal(cross.discount, [1, 0, 1, 1, 0, 1])
     np.testing.assert_array_equal(np.asarray(cross.obs).argmax(-1), np.array([0, 4, 1, 5, 2, 6]) % PLACES)
     np.testing.assert_array_equal(np.asarray(cross.next_obs).argmax(-1), np.array([1, 5, 2, 6, 3, 7]) % PLACES)
 

@@ -217,6 +217,22 @@ def enough(config: ITDConfig, rows: list[dict[str, Any]]) -> bool:
     return len(means) > PATIENCE and min(means[:-PATIENCE]) < min(means[-PATIENCE:]) - 1e-3
 
 
+FEWEST_EPISODES = 5
+"""Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
+
+
+def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[Demonstrations, Demonstrations | None]:
+    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if nobody has."""
+    rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
+    if not held_out or not rich:
+        return demos, None
+    _, some = demos.split(held_out, seed)
+    names = {(demos.agents[k], name) for k, name in zip(some.episodes.agent.tolist(), some.episodes.id.tolist(), strict=True)}
+    whose = zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True)
+    held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose])
+    return demos._chosen(~held), demos._chosen(held)
+
+
 HELD_STEPS = 256
 """Of each agent, so many held-out steps are looked at while it is fitted."""
 
@@ -251,7 +267,7 @@ class ITD(Learned):
         demos = doors.demonstrations(demos, Demonstrations)
         config = offline(self.config, demos, self.features)
         given = cumulants_for(config, demos, self.features)
-        shown, held = demos.split(held_out, self.seed) if held_out and demos.num_episodes > 1 else (demos, None)
+        shown, held = shown_and_held(demos, held_out, self.seed)
         lens = lens_for(demos.obs, demos.obs.shape[1:], demos.obs.dtype)
         steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed))
         refits = self.refits or (LEARNED_REFITS if given is None else REFITS)

@@ -20,7 +20,7 @@ import psiphi
 from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.answers import MOST_SHOWN, weightiest
-from psiphi.api.itd import OFFLINE
+from psiphi.api.itd import OFFLINE, shown_and_held
 from psiphi.configs import Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
@@ -91,7 +91,8 @@ def infer(config: Infer) -> Path:
     checkpoint.check_ours(config.out / "model")
     problems = validate.validate(demos, str(config.file))
     background = None if config.background is None else files.read(config.background, config.columns, progress=True)
-    train, test = demos.split(config.held_out, config.seed)  # as `fit` splits them
+    train, held = shown_and_held(demos, config.held_out, config.seed)  # as `fit` does
+    test = demos.filter(where=lambda _: False) if held is None else held
     learner = psiphi.ITD(None if config.itd == OFFLINE else config.itd, seed=config.seed)
     itd = learner.fit(demos, background=background, held_out=config.held_out, progress=True)
     steps, led = looked_at(demos, LOOKED_AT)
