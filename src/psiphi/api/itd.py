@@ -282,7 +282,8 @@ class ITD(Learned):
             names=() if given is None else cumulants.names(given, demos.names),
         )  # fmt: skip
         self._used, self._task = config, None
-        self._known = judging.judged(known, members, shown, held, config.cumulants, rows[-1], seed=self.seed)
+        kinds = "changes, end, constant" if "end" in known.names else config.cumulants
+        self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed)
         return self
 
     def _fitted(

@@ -136,6 +136,7 @@ def measured(
     target = (q - known.gamma * steps.discount[:, None] * following) / np.asarray(known.model.units)
     spread = values.std(axis=(0, 2)) / np.asarray(known.model.units)
     own = steps.who[:, None] == np.arange(K)
+    asked = steps.held if steps.held.any() else np.ones(len(steps.held), bool)
     facts: dict[str, Any] = dict(agents=K, num_actions=A)
     seen = _as_seen(known, steps.obs)
     action, next_seen = steps.action.astype(np.int32), _as_seen(known, steps.next_obs)
@@ -152,7 +153,7 @@ def measured(
         agreement=evidence.agreement(rewards, steps.who),
         coverage=np.array([known.coverage.share[agent] for agent in known.agents]),
         replan=evidence.replan_agreement(plan(seen), imitated, steps.who, action, steps.held),
-        explained=np.array([_explained(paid[:, k], target[:, k]) for k in range(K)]),
+        explained=np.array([_explained(paid[asked, k], target[asked, k]) for k in range(K)]),
         signal=np.array([paid[own[:, k], k].std() / max(spread[k], 1e-8) for k in range(K)]),
         held_out_steps=np.bincount(steps.who[steps.held], minlength=K).astype(float),
         consistency=known.beta * np.asarray(known.model.units),
