@@ -68,7 +68,7 @@ def test_the_tables_are_the_models(inferred):
         listed = list(csv.DictReader(file))
     assert len(listed) == 30
     led, _ = infer.followed(demos)
-    paid = itd.reward("bob", caution=0.0)(demos.obs[:30], demos.action[:30], led[:30], demos.terminated[:30])
+    paid = itd.reward("bob")(demos.obs[:30], demos.action[:30], led[:30], demos.terminated[:30])
     np.testing.assert_allclose([float(row["reward of bob"]) for row in listed], paid, atol=1e-4)
     assert [int(row["action"]) for row in listed] == demos.action[:30].tolist()
 

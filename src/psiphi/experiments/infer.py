@@ -139,12 +139,12 @@ def looked_at(demos: Demonstrations, most: int) -> tuple[np.ndarray, np.ndarray]
 def rewards_of(itd: psiphi.ITD, demos: Demonstrations, steps: np.ndarray) -> np.ndarray:
     """``[L, K]``: what every agent would be paid for these steps, whoever made them; nan where nobody saw where a step led.
 
-    Without caution: what is wanted, to be read.
+    As `itd.reward` hands it out, so that the tables are what a planner gets.
     """
     led, seen = followed(demos)
     told = seen[steps] | demos.terminated[steps]
     columns = demos.obs[steps], demos.action[steps], led[steps], demos.terminated[steps]
-    paid = np.stack([np.asarray(itd.reward(agent, caution=0.0)(*columns)) for agent in demos.agents], axis=1)
+    paid = np.stack([np.asarray(itd.reward(agent)(*columns)) for agent in demos.agents], axis=1)
     return np.where(told[:, None], paid, np.nan)
 
 
