@@ -171,7 +171,7 @@ def measure(itd: Any, seed: int, episodes: int) -> dict[str, dict[str, float]]:
     walker, met = recorded("random", random_policy(4, seed), episodes, seed)
     found: dict[str, dict[str, float]] = {}
     for k, name in enumerate(WANTS):
-        reward, own = itd.reward(name), demos.agent_index == k
+        reward, own = itd.reward(name, "wants"), demos.agent_index == k
         paid, true = reward(demos.obs, demos.action), truth(picked, name)
         aimless, chance = reward(walker.obs, walker.action), truth(met, name)
         found[name] = {
