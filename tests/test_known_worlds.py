@@ -309,3 +309,34 @@ def test_minecart():
     assert log.demos.agents == tuple(minecart.TASKS) and log.phi.shape == (len(log.demos), 3)
     assert log.demos.episodes.terminated.mean() > 0.7
     assert (log.phi[:, 2] < 0).all() and (log.phi[:, :2].sum(axis=1) > 0).sum() >= 9
+
+
+# --- What psiphi infers from logs alone ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resource", "costs"])
+def test_a_planner_on_what_logs_alone_tell_earns_most_of_the_optimum(name):
+    """Resource gathering is MO-Gymnasium's; in `costs` there is nothing to gain, so a flipped sign would show at once."""
+    import psiphi
+
+    world = world_of(name)
+    logs = demonstrate.demonstrations(world, 100, 0.1, seed=1000)
+    itd = psiphi.ITD(seed=1000).fit(logs.demos, progress=False)
+    S, A, J = world.next_state.shape
+    s, a, j = (x.ravel() for x in np.meshgrid(np.arange(S), np.arange(A), np.arange(J), indexing="ij"))
+    steps = world.obs[s], a, world.obs[world.next_state[s, a, j]], world.ends[s, a, j]
+    scores = []
+    for agent in world.agents:
+        reward = np.asarray(itd.reward(agent)(*steps), np.float64).reshape(S, A, J)
+        scores.append(planning.score(world, planning.optimal_policy(world, reward), agent))
+    assert np.mean(scores) > 0.8, scores
+
+
+@pytest.mark.slow
+def test_shuffled_ids_are_warned_of():
+    import psiphi
+
+    logs = demonstrate.demonstrations(world_of("costs"), 60, 0.1, seed=1000, shuffled=True)
+    itd = psiphi.ITD(seed=1000, refits=1).fit(logs.demos, progress=False)
+    assert "shuffled-ids" in {finding.name for finding in itd.verdict.findings}
