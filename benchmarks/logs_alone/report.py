@@ -131,6 +131,8 @@ def estimate(cells: Sequence[Cell], read: Read) -> Estimate | None:
     for cell in cells:
         values.setdefault(cell["seed"], {})[cell["agent"]] = read(cell)
     agents = list(dict.fromkeys(cell["agent"] for cell in cells))
+    if not agents:
+        return None
     whole = [by_agent for _, by_agent in sorted(values.items()) if len(by_agent) == len(agents)]
     x = np.array([[by_agent[agent] for agent in agents] for by_agent in whole], np.float64).reshape(-1, len(agents))
     exists = np.isfinite(x)
