@@ -228,6 +228,7 @@ def test_a_planner_on_behaviour_is_the_imitation(fitted):
         values = planned(fitted.reward(who, "behaviour")(obs, action, next_obs, end), gamma=fitted._known.gamma)
         assert values.argmax(axis=1).tolist() == fitted.policy(who)(obs[::4]).tolist()
         without = fitted.reward(who, "behaviour")(obs, action).reshape(-1, 4)
+        np.testing.assert_array_equal(fitted.reward(who)(obs, action).reshape(-1, 4), without)  # who did not ask gets the floor
         assert without.argmax(axis=1).tolist() == fitted.policy(who)(obs[::4]).tolist() and np.all(without <= 1e-6)
 
 
@@ -357,7 +358,7 @@ def test_cumulants_of_where_a_step_leads_do_not_ask_what_was_done(demos):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda fit, demos: fit.reward("clean")(columns()[0], columns()[1]), "expected next_obs"),
+        (lambda fit, demos: fit.reward("clean", "wants")(columns()[0], columns()[1]), "expected next_obs"),
         (lambda fit, demos: fit.reward("clean")(*columns()[:2], np.zeros((3, 2))), r"next_obs has shape \(3, 2\), but expected \(60, 3\)"),
         (lambda fit, demos: fit.reward("clean", caution=2.0), "caution is 2.0, but expected a share"),
         (lambda fit, demos: fit.cumulants(columns()[0]), "expected action and next_obs beside obs"),

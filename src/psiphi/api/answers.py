@@ -203,12 +203,16 @@ class Reward:
     >>> env = reward.wrap(gymnasium.make("CartPole-v1"))   # pays that, for any library's agent
 
     `form` says what it is. "wants": preferences times cumulants, with a share `caution` of the advantage, which keeps a planner from what
-    the agent never does. "behaviour": what the agent does, as a reward; safe to plan on, and it says nothing of why. Without `next_obs`,
-    behaviour is the advantage of the action, and what is wanted cannot be told unless cumulants were learned of (s, a).
+    the agent never does. "behaviour": what the agent does, as a reward; safe to plan on, and it says nothing of why. Without `next_obs`
+    that is the advantage of the action. What is wanted cannot be told without unless cumulants were learned of (s, a): who asked for
+    "wants" is told so, who did not ask gets the advantage.
     """
 
-    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int, form: Form, gamma: float, caution: float = 0.0):
+    def __init__(
+        self, model: Model, spec: EnvSpec, agent: AgentId, index: int, form: Form, gamma: float, caution: float = 0.0, *, asked: bool = True
+    ):
         self.agent, self.form, self.caution = agent, form, caution
+        self._asked = asked
         self._model, self._spec, self._index, self._gamma = model, spec, index, gamma
 
     def __call__(self, obs: Any, action: Any, next_obs: Any = None, terminated: Any = False) -> Any:
@@ -228,7 +232,7 @@ class Reward:
         return in_chunks(behaviour_rewards, self._model, columns, self._index, self._gamma)
 
     def _without_next(self, columns: list[np.ndarray]) -> np.ndarray:
-        if self.form == "behaviour":
+        if self.form == "behaviour" or (models.needs_next(self._model) and not self._asked):
             return in_chunks(advantages, self._model, columns, self._index)
         if models.needs_next(self._model):
             raise UserError(

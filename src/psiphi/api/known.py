@@ -134,7 +134,7 @@ class Learned:
         share = _of(known.caution, k) if caution is None else caution
         if not 0 <= share <= 1:
             raise UserError(f"caution is {share}, but expected a share between 0 and 1.")
-        return Reward(known.model, known.spec, agent, k, form or known.form, known.gamma, share)
+        return Reward(known.model, known.spec, agent, k, form or known.form, known.gamma, share, asked=form is not None)
 
     @property
     def preferences(self) -> Preferences:
