@@ -17,7 +17,7 @@ from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
-from psiphi.api.known import Known, Learned, check_fits, known_from
+from psiphi.api.known import Known, Learned, known_from
 from psiphi.api.lens import Lens, lens_for
 from psiphi.configs import Few
 from psiphi.cumulants import Cumulants, FeatureFunction
@@ -334,6 +334,3 @@ def _some(held: Demonstrations | None) -> Demos | None:
     except UserError:  # somebody's only held-out step is one that leads nobody knows where
         return None
     return roomy(Demos(jax.tree.map(lambda x: x[:, :HELD_STEPS], every.steps), jnp.minimum(every.count, HELD_STEPS)))
-
-
-__all__ = ["ITD", "LEARNED", "OFFLINE", "check_fits"]

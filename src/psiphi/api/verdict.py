@@ -472,7 +472,7 @@ def _finding(value: Any, agents: list[Any], name: str) -> Finding:
 
 def _unfit(name: str, found: Any, expected: str) -> UserError:
     shown = repr(found)
-    return UserError(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}, but expected was {expected}.")
+    return UserError(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}, but expected {expected}.")
 
 
 def _is_number(value: Any) -> bool:
