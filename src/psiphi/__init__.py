@@ -11,28 +11,48 @@ from gymnasium.envs.registration import register
 if TYPE_CHECKING:
     from psiphi.agents.itd import ITDConfig
     from psiphi.agents.psiphi import PsiPhiConfig
-    from psiphi.api import ITD, PsiPhi, load
+    from psiphi.agents.bc import BCConfig
+    from psiphi.agents.dqn import DQNConfig
+    from psiphi.agents.gail import GAILConfig
+    from psiphi.agents.ppo import PPOConfig
+    from psiphi.agents.sqil import SQILConfig
+    from psiphi.api import BC, DQN, GAIL, ITD, PPO, SQIL, PsiPhi, load
     from psiphi.demos import Demonstrations
     from psiphi.envs.inferred_reward import InferredReward
     from psiphi.errors import Diverged, UserError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
+    "BC",
+    "DQN",
+    "GAIL",
     "ITD",
+    "PPO",
+    "SQIL",
+    "BCConfig",
+    "DQNConfig",
     "Demonstrations",
     "Diverged",
+    "GAILConfig",
     "ITDConfig",
     "InferredReward",
+    "PPOConfig",
     "PsiPhi",
     "PsiPhiConfig",
+    "SQILConfig",
     "UserError",
     "__version__",
     "load",
 ]
 
 _HOME = {
-    "ITD": "psiphi.api",
+    **{name: "psiphi.api" for name in ("BC", "DQN", "GAIL", "ITD", "PPO", "SQIL")},
+    "BCConfig": "psiphi.agents.bc",
+    "DQNConfig": "psiphi.agents.dqn",
+    "GAILConfig": "psiphi.agents.gail",
+    "PPOConfig": "psiphi.agents.ppo",
+    "SQILConfig": "psiphi.agents.sqil",
     "ITDConfig": "psiphi.agents.itd",
     "PsiPhi": "psiphi.api",
     "PsiPhiConfig": "psiphi.agents.psiphi",

@@ -29,6 +29,16 @@ def parsed(kind: type[Config], arguments: Sequence[str], program: str, default: 
     return config
 
 
+def given(arguments: Sequence[str], flag: str, default: str) -> str:
+    """The value of a flag, looked at before all are parsed."""
+    for here, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        if here == flag:
+            return following
+        if here.startswith(f"{flag}="):
+            return here.removeprefix(f"{flag}=")
+    return default
+
+
 def _joined(arguments: Sequence[str]) -> list[str]:
     """A task may begin with a minus, as no flag's value else does: ``--task -R+G`` is ``--task=-R+G``."""
     result: list[str] = []

@@ -72,3 +72,13 @@ def csv(cell: object) -> object:
 def from_csv(cell: str) -> str:
     """What `csv` was given."""
     return cell[1:] if _GUARDED.match(cell) else cell
+
+
+def rich(name: object) -> str:
+    """In a table on the terminal: no control characters, and no mark-up of rich's."""
+    return terminal(name).replace("[", "\\[")
+
+
+def file_name(name: str) -> str:
+    """A name as a part of a path."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "run"

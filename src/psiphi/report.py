@@ -54,9 +54,9 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def render(directory: Path) -> Path:
-    """Draw everything about the cells in a directory, and give the path of its README."""
-    results = load(directory)
+def render(directory: Path, experiment: Experiment | None = None) -> Path:
+    """Draw everything about the cells in a directory, and give the path of its README; `experiment` is what they are of, if not the paper's."""
+    results = load(directory, experiment)
     try:
         with plt.rc_context(STYLE):
             drawn = figures(results, directory)
@@ -89,14 +89,15 @@ class Estimate(NamedTuple):
     undefined: int
 
 
-def load(directory: Path) -> Results:
+def load(directory: Path, experiment: Experiment | None = None) -> Results:
     found = cells.read(directory)
     if not found:
         raise UserError(f"There is nothing to report: {directory} has no cells ({cells.FILE}).")
     names = {cell["experiment"] for cell in found}
-    if len(names) > 1 or not names <= set(paper.EXPERIMENTS):
-        raise UserError(f"{directory} holds cells of {', '.join(sorted(names))}; expected was one of {', '.join(paper.EXPERIMENTS)}.")
-    experiment = paper.EXPERIMENTS[names.pop()]
+    known = paper.EXPERIMENTS if experiment is None else {experiment.name: experiment}
+    if len(names) > 1 or not names <= set(known):
+        raise UserError(f"{directory} holds cells of {', '.join(sorted(names))}, expected those of one of {', '.join(known)}.")
+    experiment = known[names.pop()]
     return Results(
         experiment,
         found + steps_to_best(found),

@@ -3,8 +3,9 @@
 The K policies are one stacked network whose slices share nothing, trained in one step: demonstrator k's data meet network k only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import BatchSize, Count, Layers, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Layers, Positive, Share, Weight, Width
 from psiphi.nets import ActionNet, TorsoName
-from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,9 @@ class BCConfig:
     learning_rate: Positive = 1e-3
     """Adam's rate."""
     cosine: bool = True
-    """The rate falls along a cosine over `updates`."""
+    """The rate falls along a cosine over the run's updates."""
     clip: Weight = 10.0
     """Clip the gradient's global norm; 0: don't."""
-    updates: Count = 4_000
-    """Length of the schedule in updates."""
     batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update."""
     entropy: Weight = 0.0
@@ -45,6 +44,9 @@ class BCConfig:
     """The networks that are judged follow by a moving average at this rate; 0: the last ones are judged."""
     mirror: bool = True
     """Show half of each batch through the environment's symmetry, if it declares one."""
+
+    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
+    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
 
     def __post_init__(self):
         configs.check(self)
@@ -83,6 +85,17 @@ def of_demonstrator(net: ActionNet, which: int | Array) -> ActionNet:
     return jax.tree.map(lambda x: x[which], net)
 
 
+def imitates(config: BCConfig, state: State, k: int) -> Callable[[Array, Array], Array]:
+    """Demonstrator k's policy in a training state."""
+    net = of_demonstrator(deployed(config, state), k)
+
+    def policy(obs: Array, key: Array) -> Array:
+        del key
+        return jnp.argmax(net(obs), axis=-1)
+
+    return policy
+
+
 def over_demonstrators(x: Shaped[Array, "K B"], shown: Bool[Array, " K"]) -> Float[Array, ""]:
     """The mean over the demonstrators who have shown anything; 0 if nobody has."""
     return jnp.sum(jnp.where(shown[:, None], x, 0)) / (jnp.maximum(jnp.sum(shown), 1) * x.shape[1])
@@ -104,9 +117,9 @@ def loss(net: ActionNet, demo: Demonstration, shown: Bool[Array, " K"], config: 
     return cloning - config.entropy * entropy + config.decay * squares, metrics
 
 
-def make(config: BCConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
+def make(config: BCConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
     """BC as an agent; it learns nothing from acting. Judged, N environments are given to the demonstrators' policies in turn."""
-    optimiser = optim.adam(config.learning_rate, clip=config.clip, cosine_steps=config.updates if config.cosine else 0)
+    optimiser = optim.adam(config.learning_rate, clip=config.clip, cosine_steps=pace.updates if config.cosine else 0)
 
     def init(key: Array, demos: Demos | None) -> State:
         checked = replay.check_shapes(demos, spec, num_demonstrators=num_demonstrators)

@@ -9,16 +9,22 @@ agent.save("model"); psiphi.load("model")
 """
 
 from psiphi.api.answers import Explanation, Policy, Preferences, Reward
+from psiphi.api.baselines import BC, DQN, GAIL, PPO, SQIL
 from psiphi.api.coverage import Coverage
 from psiphi.api.itd import ITD, LEARNED, OFFLINE
 from psiphi.api.psiphi import ONLINE, PsiPhi, load
 from psiphi.api.verdict import Finding, Verdict
 
 __all__ = [
+    "BC",
+    "DQN",
+    "GAIL",
     "ITD",
     "LEARNED",
     "OFFLINE",
     "ONLINE",
+    "PPO",
+    "SQIL",
     "Coverage",
     "Explanation",
     "Finding",

@@ -28,7 +28,7 @@ from psiphi.api.answers import (
     position,
 )
 from psiphi.api.coverage import Coverage
-from psiphi.api.lens import Lens
+from psiphi.lens import Lens
 from psiphi.api.verdict import Verdict
 from psiphi.demos import Demonstrations
 from psiphi.demos.demonstrations import AgentId
@@ -344,10 +344,15 @@ def check_fits(demos: Demonstrations, shape: tuple[int, ...], num_actions: int) 
         raise UserError(f"The demonstrations have {demos.num_actions} actions, but expected were at most {num_actions}.")
 
 
-def known_from(model: Model, lens: Lens, demos: Demos, agents: tuple[AgentId, ...], **facts: Any) -> Known:
+def known_from(model: Model, lens: Lens, demos: Demos | None, agents: tuple[AgentId, ...], **facts: Any) -> Known:
     """A model together with what it says about the demonstrations ``[K, M]``; `facts` are further fields of `Known`."""
     from psiphi.api import coverage
 
+    if demos is None or not agents:  # nobody was watched
+        nobody = coverage.Coverage({}, 1.0, model.net.num_actions)
+        return Known(
+            model=model, lens=lens, agents=(), num_actions=model.net.num_actions, likeness=np.zeros((0, 0)), coverage=nobody, **facts
+        )
     seen = coverage.measure(model, demos, agents)
     return Known(
         model=model, lens=lens, agents=agents, num_actions=model.net.num_actions, likeness=likeness(model, demos), coverage=seen, **facts

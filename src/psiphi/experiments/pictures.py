@@ -4,7 +4,7 @@ import functools
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from psiphi import disk
 from psiphi import model as models
 from psiphi.envs import coingrid
 from psiphi.envs.coingrid import FORWARD, NUM_DIRECTIONS, CoinGridConfig
-from psiphi.experiments.coingrid import Setting
 from psiphi.model import Model
 
 
@@ -55,6 +54,18 @@ def cumulants_over_board(world: CoinGridConfig, model: Model, key: Array) -> Pan
     return Panels(board, mean.T.reshape(-1, room, room))
 
 
+def described(world: CoinGridConfig, demonstrators: Sequence[str], model: Model, matrix: np.ndarray, key: Array) -> dict[str, Any]:
+    """What `report` needs to draw the cumulants over a board; `matrix` are their correlations with the colours."""
+    panels = cumulants_over_board(world, model, key)
+    return {
+        "board": panels.board.tolist(),
+        "phi": np.round(panels.phi, 5).tolist(),
+        "correlation": np.round(matrix, 5).tolist(),
+        "demonstrators": list(demonstrators),
+        "preferences": np.round(np.asarray(model.w[: len(demonstrators)]), 5).tolist(),
+    }
+
+
 class Episode(NamedTuple):
     """What an agent saw and earned, from the first observation to the last."""
 
@@ -81,11 +92,11 @@ def _played(
     return jnp.concatenate([obs[None], seen]), reward, last
 
 
-def play(setting: Setting, model: Model, weights: Sequence[float], w: np.ndarray, key: Array) -> Episode:
+def play(world: CoinGridConfig, temperature: float, model: Model, weights: Sequence[float], w: np.ndarray, key: Array) -> Episode:
     """One episode of the task `weights` by an agent that takes its preferences to be `w`; the key decides the board."""
     board_key, act_key = jax.random.split(key)
-    task, temperature = jnp.asarray(weights, jnp.float32), setting.few_shot.temperature
-    obs, reward, last = map(np.asarray, _played(setting.world, temperature, model, task, jnp.asarray(w), board_key, act_key))
+    task = jnp.asarray(weights, jnp.float32)
+    obs, reward, last = map(np.asarray, _played(world, temperature, model, task, jnp.asarray(w), board_key, act_key))
     steps = int(np.argmax(last)) + 1
     return Episode(obs[: steps + 1], np.concatenate([[0.0], np.cumsum(reward[:steps])]))
 

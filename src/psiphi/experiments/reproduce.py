@@ -6,6 +6,7 @@ file already has are skipped, so an interrupted reproduction continues when the 
 
 import contextlib
 import functools
+import importlib.util
 import json
 import math
 import os
@@ -15,85 +16,70 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import jax
-import numpy as np
-from jax import Array
 
-from psiphi import configs, disk, report
-from psiphi.configs import Count
-from psiphi.envs import coingrid
+from psiphi import disk, films, report, training
 from psiphi.errors import UserError
-from psiphi.experiments import cells, comparisons, models, paper, pictures, traffic
-from psiphi.experiments import coingrid as experiment
+from psiphi.experiments import cells, imitation, measures, paper, runs
 from psiphi.experiments.cells import Cell
-from psiphi.experiments.coingrid import Setting
-from psiphi.experiments.comparisons import Measured
-from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
-from psiphi.model import Model
+from psiphi.experiments.measures import Unit
+from psiphi.experiments.paper import Experiment, Figure
+from psiphi.experiments.runs import Effort
 from psiphi.progress import shown
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much of everything; None is the experiment's own. Less than that is for trying things out."""
-
-    updates: Count | None = None
-    """Updates of training."""
-    episodes: Count | None = None
-    """Demonstrated episodes per demonstrator."""
-    repetitions: Count = 256
-    """Repetitions of few-shot transfer per task; an eighth of it where there are 100 shots."""
-    steps: Count | None = None
-    """Environment steps of the learners that act."""
-
-    def __post_init__(self):
-        configs.check(self)
-
-
-class Unit(NamedTuple):
-    """One training."""
-
-    variant: Variant
-    method: Method
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.variant.name}, {self.method.name}, seed {self.seed}"
-
-
-# --- From data to settings -----------------------------------------------------------------------------------------------
+# --- From data to runs ---------------------------------------------------------------------------------------------------
 
 
 def find(name: str) -> Experiment:
+    """An experiment by its name, or out of a file of the user's that defines EXPERIMENT."""
+    if name.endswith(".py"):
+        return _own(Path(name))
     if name not in paper.EXPERIMENTS:
-        raise UserError(f"{name!r} is not something to reproduce; expected was one of {', '.join(paper.EXPERIMENTS)}.")
+        known = ", ".join(paper.EXPERIMENTS)
+        raise UserError(f"{name!r} is not something to reproduce; expected one of {known}, or a Python file that defines EXPERIMENT.")
     return paper.EXPERIMENTS[name]
 
 
-def setting_of(what: Experiment, variant: Variant, method: Method, effort: Effort) -> Setting:
-    """The method in the variant."""
-    base = models.preset(method.preset, "psiphi" if method.changes.get("ego_task") else "itd")
-    changes = {"demonstrators": tuple(coingrid.task_weights(name) for name in what.demonstrators), **variant.changes, **method.changes}
-    changes |= {name: value for name, value in [("itd.updates", effort.updates), ("episodes", effort.episodes)] if value is not None}
-    return models.changed(base, changes)
-
-
-def compared_setting(what: Experiment, unit: Unit, effort: Effort) -> Any:
-    """The same for a row that is not about one model."""
-    less = {"steps": effort.steps, "episodes": effort.episodes, "updates": effort.updates}
-    return comparisons.setting_of(what, unit.variant, unit.method, **less)
+def _own(path: Path) -> Experiment:
+    """The experiment that a file of the user's defines; the file is run."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist, expected a Python file that defines EXPERIMENT.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file does
+        raise UserError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    found = getattr(module, "EXPERIMENT", None)
+    if not isinstance(found, Experiment):
+        raise UserError(f"{path} defines no EXPERIMENT, expected a psiphi.experiments.paper.Experiment of that name.")
+    if found.name in paper.EXPERIMENTS:
+        raise UserError(f"{path} calls its experiment {found.name!r}, which is one of psiphi's own; expected another name.")
+    return replace(found, source=str(path.absolute()))
 
 
 def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     """All that a unit's numbers depend on besides the seed and the program, as JSON values."""
-    if unit.method.how != "model":
-        return comparisons.described(compared_setting(what, unit, effort))
-    return {**models.described(setting_of(what, unit.variant, unit.method, effort)), "repetitions": effort.repetitions}
+    method = unit.method
+    if method.how == "predict":
+        setting = imitation.setting_of(method.algorithm, dict(method.changes), effort.updates, effort.episodes)
+        return {**asdict(setting), "saw": imitation.saw(setting)}
+    if method.algorithm == "idm":
+        return {"algorithm": "idm", "saw": ["none: it is who demonstrates", "none", "none"]}
+    run = training.completed(runs.run_of(what, unit.variant, method, effort))
+    config = runs.described(run)
+    if method.how == "model":
+        return {**config, "few_shot": asdict(runs.few_shot_of(method)), "repetitions": effort.repetitions}
+    if method.learner:
+        config["learner"] = dict(method.learner) | ({} if effort.steps is None else {"steps": effort.steps})
+    return config
 
 
 def units(what: Experiment, seeds: Sequence[int], only: Sequence[str] = (), envs: Sequence[str] = ()) -> list[Unit]:
@@ -114,133 +100,33 @@ def _chosen(what: Experiment, kind: str, there: Sequence[Any], only: Sequence[st
     unknown = set(only) - {one.name for one in there}
     if unknown:
         names = ", ".join(one.name for one in there)
-        raise UserError(f"{what.name} has no {kind} {', '.join(sorted(unknown))}; expected were some of {names}.")
+        raise UserError(f"{what.name} has no {kind} {', '.join(sorted(unknown))}; expected some of {names}.")
     return [one for one in there if not only or one.name in only]
 
 
-# --- From a model to figures ---------------------------------------------------------------------------------------------
+# --- From a unit to cells ------------------------------------------------------------------------------------------------
 
 References = dict[str, dict[str, float]]
 """Returns to divide by: by variant and seed ("coingrid 0"), then by task."""
 
 
-def few_shot(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
-    got = experiment.transfer(setting, model, key, shots=FEW, repetitions=effort.repetitions)
-    for task in paper.TASKS:
-        yield Figure("normalised_return", task, 0), got["first"][task], None
-        yield Figure("normalised_return", task, FEW), got["after"][task], None
-
-
-def many_shot(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
-    got = experiment.transfer(setting, model, key, shots=MANY, repetitions=max(effort.repetitions // 8, 1))
-    for task in paper.TASKS:
-        yield Figure("normalised_return", task, MANY), got["after"][task], None
-
-
-def phi(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
-    got = experiment.explained(setting, model, key)
-    yield Figure("r2", ALL), float(np.mean(got["r2"])), None
-    for metric in ("r2", "reward_correlation"):
-        for who, value in zip(what.demonstrators, got[metric], strict=True):
-            yield Figure(metric, who), value, None
-
-
-def imitation(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
-    got = experiment.held_out_accuracy(setting, model, seed, min(500, setting.episodes))
-    yield Figure("accuracy", ALL), got["accuracy"], None
-    yield Figure("ceiling_accuracy", ALL), got["ceiling"], None
-
-
-def planner(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
-    for who, value in zip(what.demonstrators, experiment.planned_on_inferred(setting, model, key), strict=True):
-        yield Figure("planner_return", who), value, None
-
-
-def cumulants(what: Experiment, setting: Setting, model: Model, seed: int, key: Array, effort: Effort) -> Measured:
-    """The best cumulant for each colour; the worst colour's cell keeps the picture."""
-    steps_key, board_key = jax.random.split(key)
-    matrix = np.asarray(experiment.explained(setting, model, steps_key)["cumulants"])
-    best = np.abs(matrix).max(axis=0)
-    colours = ["RGY".index(who) for who in what.demonstrators]
-    for who, colour in zip(what.demonstrators, colours, strict=True):
-        yield Figure("correlation", who), float(best[colour]), None
-    yield Figure("correlation", WORST), float(best[colours].min()), picture(setting, model, matrix, board_key)
-
-
-def picture(setting: Setting, model: Model, matrix: np.ndarray, key: Array) -> dict[str, Any]:
-    """What `report` needs to draw the cumulants over a board."""
-    panels = pictures.cumulants_over_board(setting.world, model, key)
-    agents = len(setting.demonstrators)
-    return {
-        "board": panels.board.tolist(),
-        "phi": np.round(panels.phi, 5).tolist(),
-        "correlation": np.round(matrix, 5).tolist(),
-        "demonstrators": [coingrid.task_name(weights) for weights in setting.demonstrators],
-        "preferences": np.round(np.asarray(model.w[:agents]), 5).tolist(),
-    }
-
-
-MEASURES: dict[str, Callable[..., Measured]] = {
-    "few-shot": few_shot,
-    "many-shot": many_shot,
-    "phi": phi,
-    "imitation": imitation,
-    "planner": planner,
-    "cumulants": cumulants,
-}
-
-
-def gpi_ceiling(setting: Setting, key: Array) -> Measured:
-    for task, value in experiment.ceiling(setting, key).items():
-        yield Figure("gpi_ceiling", task), value, None
-
-
 def run_unit(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> list[Cell]:
     """Train and measure. `wall_s` is the whole of it, compiling included, `train_s` the training."""
     started = time.monotonic()
-    if unit.method.how != "model":
-        return compared(what, unit, effort, origin, references, started)
-    setting = setting_of(what, unit.variant, unit.method, effort)
-    key = jax.random.fold_in(jax.random.key(unit.seed), 3)
-    cost: dict[str, Any] = {"env_steps": 0}
+    sharing = judged(what, unit)
+    done = measures.HOW[unit.method.how](
+        what, unit, [one.method for one in sharing], effort, references.get(f"{unit.variant.name} {unit.seed}", {})
+    )
+    cost: dict[str, Any] = {"env_steps": done.env_steps}
     if unit.method.trains:
-        trained = experiment.train(setting, unit.seed, progress=False)
-        cost = {"env_steps": trained.env_steps, "train_s": round(trained.wall_s, 2)}
-        measured = [(one, row) for one in judged(what, unit) for row in measure(what, one, trained.model, key, effort)]
-    else:
-        measured = [(unit, row) for row in gpi_ceiling(setting, key)]
+        cost["train_s"] = round(done.train_s, 2)
     cost["wall_s"] = round(time.monotonic() - started, 2)
-    return [to_cell(what, one, *row, **cost, config=config_of(what, one, effort), **origin) for one, row in measured]
-
-
-def compared(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References, started: float) -> list[Cell]:
-    """A row that is not about one model: its figures, and those of the rows that share its trainings."""
-    setting = compared_setting(what, unit, effort)
-    if unit.method.how == "imitate":
-        done = comparisons.imitate(what, unit.method, setting, unit.seed, references.get(f"{unit.variant.name} {unit.seed}", {}))
-    elif unit.method.how == "predict":
-        done = comparisons.predict(unit.method, setting, unit.seed)
-    elif unit.method.how == "curve":
-        figures, env_steps, train_s = comparisons.curve(unit.variant, setting, unit.seed)
-        done = comparisons.Done({unit.method.name: figures}, env_steps, train_s)
-    else:
-        figures, env_steps, train_s = comparisons.adapt(setting, unit.seed)
-        done = comparisons.Done({unit.method.name: figures}, env_steps, train_s)
-    cost = {"env_steps": done.env_steps, "train_s": round(done.train_s, 2), "wall_s": round(time.monotonic() - started, 2)}
-    by_name = {one.method.name: one for one in judged(what, unit)}
+    by_name = {one.method.name: one for one in sharing}
     return [
         to_cell(what, by_name[name], *row, **cost, config=config_of(what, by_name[name], effort), **origin)
         for name, rows in done.figures.items()
         for row in rows
     ]
-
-
-def measure(what: Experiment, unit: Unit, model: Model, key: Array, effort: Effort) -> Measured:
-    """All that the experiment measures of a trained model."""
-    setting = setting_of(what, unit.variant, unit.method, effort)
-    for i, name in enumerate(MEASURES):
-        if name in what.measures:
-            yield from MEASURES[name](what, setting, model, unit.seed, jax.random.fold_in(key, i), effort)
 
 
 def to_cell(what: Experiment, unit: Unit, figure: Figure, value: float, extra: Any, **rest: Any) -> Cell:
@@ -267,7 +153,7 @@ def reproduce(
 ) -> Path:
     """Fill `out`/`name`/cells.jsonl with what is missing and draw the report there; gives that directory."""
     what = find(name)
-    directory = out / name
+    directory = out / what.name
     wanted = units(what, seeds, methods, envs)
     disk.check_directory(directory)
     missing = pending(what, directory, wanted, effort)
@@ -288,11 +174,43 @@ def reproduce(
                     display.say(f"{unit}: {len(got)} cells in {got[0]['wall_s']:.0f} s")
                     display.advance(done, {})
     if cells.read(directory):
-        report.render(directory)
+        report.render(directory, what)
     if failures:
         unit, why = next(iter(failures.items()))
         raise UserError(f"{len(failures)} of {len(wanted)} trainings failed; the first ({unit}) said: {why}")
     return directory
+
+
+class Forecast(NamedTuple):
+    """What a reproduction has, lacks and costs."""
+
+    rows: list[dict[str, Any]]
+    """A row per method and variant: experiment, env, method, trainings, missing, wall_s of those there, the run's config."""
+
+    @property
+    def missing(self) -> int:
+        return sum(row["missing"] for row in self.rows)
+
+
+def forecast(
+    names: Sequence[str], out: Path, seeds: Sequence[int], *, methods: Sequence[str] = (), envs: Sequence[str] = (), effort: Effort = Effort()  # noqa: B008
+) -> Forecast:
+    """Every training of some reproductions with what it cost so far, without running any."""
+    rows = []
+    for name in names:
+        what = find(name)
+        there = cells.read(out / what.name)
+        wanted = units(what, seeds, methods, envs)
+        lacking = set(pending(what, out / what.name, wanted, effort))
+        for unit in {(unit.variant.name, unit.method.name): unit for unit in wanted}.values():
+            mine = [one for one in wanted if (one.variant, one.method) == (unit.variant, unit.method)]
+            key = unit.variant.name, unit.method.name
+            spent = {cell["seed"]: cell["wall_s"] for cell in there if (cell["env"], cell["method"]) == key}
+            rows.append({
+                "experiment": what.name, "env": key[0], "method": key[1], "trainings": len(mine), "missing": sum(one in lacking for one in mine),
+                "wall_s": round(sum(spent.values()) / len(spent), 1) if spent else None, "config": config_of(what, unit, effort),
+            })  # fmt: skip
+    return Forecast(rows)
 
 
 def film(name: str, directory: Path, seed: int, envs: Sequence[str] = (), effort: Effort = Effort()) -> list[Path]:  # noqa: B008
@@ -301,13 +219,14 @@ def film(name: str, directory: Path, seed: int, envs: Sequence[str] = (), effort
     (method,) = [method for method in what.methods if method.name == "psiphi"]
     paths = []
     for variant in _chosen(what, "env", what.variants, envs):
-        setting = compared_setting(what, Unit(variant, method, seed), effort)
-        if not isinstance(setting, traffic.Setting):
-            raise UserError(f"{name} on {variant.name} has no film; expected was figure-3.")
-        trained = traffic.train(setting, seed)
+        place = training.worlds.find(variant.world)
+        if place.drawn is None or method.how != "curve":
+            raise UserError(f"{name} on {variant.name} has no film; expected figure-3.")
+        trained = training.train(runs.run_of(what, variant, method, effort, seed))
         paths.append(directory / f"{variant.name}.gif")
-        traffic.film(setting, trained, jax.random.key(seed), paths[-1])
-    report.render(directory)
+        policy = functools.partial(trained.agent.policy, trained.state)
+        films.film(place.drawn(trained.run.world, trained.run.task), policy, jax.random.key(seed), paths[-1])
+    report.render(directory, what)
     return paths
 
 
@@ -397,7 +316,7 @@ def side_by_side(
 
 def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> _Worker:
     task = {
-        "experiment": what.name,
+        "experiment": what.source or what.name,
         "unit": [unit.variant.name, unit.method.name, unit.seed],
         "effort": asdict(effort),
         "origin": origin,

@@ -23,7 +23,7 @@ from psiphi.errors import UserError
 from psiphi.loops import runs, scan
 from psiphi.loops.scan import Carry, LoopConfig, Program, Result
 from psiphi.progress import Silent, shown
-from psiphi.types import Agent, Demos, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, Metrics, Transition
 
 See = Callable[[Any], np.ndarray]
 """What the environments show, ``[N, ...]``, as the agent is to see it."""
@@ -33,10 +33,11 @@ HostPolicy = Callable[[np.ndarray, Array], Any]
 
 
 class Step(NamedTuple):
-    """One step of all environments: the transitions ``[N]``, and which of them truly happened."""
+    """One step of all environments: the transitions ``[N]``, which of them truly happened, and what was said of others meanwhile."""
 
     transition: Transition
     real: np.ndarray
+    info: dict[str, Any]
 
 
 def _finite(what: str, array: Any) -> Any:
@@ -81,17 +82,18 @@ class Worlds:
         discount = 1.0 - np.asarray(terminated, np.float32)
         paid = _finite("a reward", np.asarray(reward, np.float32))
         transition = Transition(obs, action, paid, discount, reached, last)  # pyright: ignore[reportArgumentType]
-        return Step(transition, ~phantom)
+        return Step(transition, ~phantom, info)
 
 
 class Collector:
     """Plays the worlds and hands out rollouts ``[T, N]`` of steps that truly happened.
 
     Where an environment spends a step on resetting itself, the others are ahead of it by one; their steps wait for their turn.
+    With `watched`, it is told what others were seen to do, at every step.
     """
 
-    def __init__(self, worlds: Worlds):
-        self.worlds = worlds
+    def __init__(self, worlds: Worlds, watched: Callable[[np.ndarray, Demonstration], None] | None = None):
+        self.worlds, self.watched = worlds, watched
         self._waiting: list[deque[tuple[Any, ...]]] = [deque() for _ in range(worlds.num_envs)]
 
     def collect(self, act: HostPolicy, key: Array, length: int) -> Transition:
@@ -110,6 +112,34 @@ class Collector:
         step = self.worlds.step(action)
         for i in np.flatnonzero(step.real):
             self._waiting[i].append(tuple(column[i] for column in step.transition))
+        if self.watched is not None:
+            self.watched(*others_seen(step))
+
+
+def others_seen(step: Step) -> tuple[np.ndarray, Demonstration]:
+    """What a step's `info` says of others, from all environments: who was seen (-1: nobody), and what each of them did.
+
+    Where an environment was reset in the same step, its last step's own info is what counts; a step that did not happen shows nobody.
+    """
+    found = [_info_of(step.info, i) for i in range(len(step.real))]
+    if any("demonstrator" not in one or "demonstration" not in one for one in found):
+        raise UserError('The environment shows nobody: expected "demonstrator" and "demonstration" in the info of its steps.')
+    who = np.stack([np.where(real, one["demonstrator"], -1) for one, real in zip(found, step.real, strict=True)])
+    columns = [np.stack([one["demonstration"][name] for one in found]) for name in Demonstration._fields]
+    return who.reshape(-1).astype(np.int32), Demonstration(*(x.reshape(-1, *x.shape[2:]) for x in columns))  # pyright: ignore[reportArgumentType]
+
+
+def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
+    """The i-th environment's part of a vector's info, that of a finished episode where there is one."""
+    if "final_info" in info and info.get("_final_info", np.zeros(i + 1, bool))[i]:
+        return _part(info["final_info"], i)
+    return _part(info, i)
+
+
+def _part(info: Any, i: int) -> dict[str, Any]:
+    if not isinstance(info, dict):  # one dictionary for each environment
+        return info[i] or {}
+    return {name: _part(x, i) if isinstance(x, dict) else x[i] for name, x in info.items() if not name.startswith("_") and name != "final_info"}
 
 
 def rollout_returns(
@@ -149,6 +179,7 @@ def run(
     state: Any = None,
     out: Path | str | None = None,
     evaluate: Callable[[Any, Array], Metrics] | None = None,
+    watch: scan.Watch | None = None,
     settings: dict[str, Any] | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
@@ -156,14 +187,15 @@ def run(
     """Train to the end, as `scan.run` does, and give the last carry and all rows.
 
     `state` is an agent's state to go on from in place of a new one. `evaluate` is called by the host and need not be pure. A run that
-    was interrupted goes on with its agent and its random numbers but in fresh episodes: environments cannot be put down.
+    was interrupted goes on with its agent and its random numbers but in fresh episodes: environments cannot be put down. With `watch`,
+    the agent is shown what the info of each step has of others, `demonstrator` and `demonstration`.
     """
     if config.num_seeds != 1 or config.num_envs != worlds.num_envs:
         raise UserError(
             f"The Gymnasium loop runs one seed in the {worlds.num_envs} environments it is given, "
             f"but {config.num_seeds} seeds in {config.num_envs} environments are asked for."
         )
-    host = _Host(worlds, agent, config, evaluate)
+    host = _Host(worlds, agent, config, evaluate, watch)
     program = Program(partial(host.begin, state), host.chunk, host.study, host.judge)  # pyright: ignore[reportArgumentType]
     keys = jax.random.key(config.seed)[None]
     scan.check_memory(host._empty, keys, demos)
@@ -183,8 +215,17 @@ def run(
 class _Host:
     """The pieces of a run, on carries with the compiled loop's leading seed axis; `env` and `obs` of a carry are None here."""
 
-    def __init__(self, worlds: Worlds, agent: Agent, config: LoopConfig, evaluate: Callable[[Any, Array], Metrics] | None):
-        self.collector, self.config, self.evaluate = Collector(worlds), config, evaluate
+    def __init__(
+        self,
+        worlds: Worlds,
+        agent: Agent,
+        config: LoopConfig,
+        evaluate: Callable[[Any, Array], Metrics] | None,
+        watch: scan.Watch | None = None,
+    ):
+        self.collector, self.config, self.evaluate = Collector(worlds, self._see if watch else None), config, evaluate
+        self._seen: list[tuple[np.ndarray, Demonstration]] = []
+        self._watch = jax.jit(partial(_watched, watch), donate_argnums=0) if watch else None
         self._empty = scan.compile_run(None, agent, config).begin
         self._iterate = jax.jit(scan._alone(partial(scan.iterate, None, agent, config)), donate_argnums=0)
         self._add = jax.jit(partial(jax.tree.map, jnp.add))
@@ -232,11 +273,23 @@ class _Host:
 
     def _gather(self, carry: Carry, key: Array) -> Carry:
         rollout = self.collector.collect(partial(self._act, carry), key, self.config.rollout_length)
-        return self._observe(carry, rollout)
+        carry = self._observe(carry, rollout)
+        if self._watch is not None:
+            for who, steps in self._seen:
+                carry = self._watch(carry, who, steps)
+            self._seen.clear()
+        return carry
+
+    def _see(self, who: np.ndarray, steps: Demonstration) -> None:
+        self._seen.append((who, steps))
 
 
 def _first(tree: Any) -> Any:
     return jax.tree.map(lambda x: x[0], tree)
+
+
+def _watched(watch: scan.Watch, carry: Carry, who: Array, steps: Demonstration) -> Carry:
+    return jax.tree.map(lambda x: x[None], scan._strong(_first(carry)._replace(agent=watch(_first(carry.agent), who, steps))))
 
 
 def _observed(agent: Agent, carry: Carry, rollout: Transition) -> Carry:

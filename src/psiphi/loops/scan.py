@@ -278,6 +278,7 @@ def run(
     out: Path | str | None = None,
     evaluate: Evaluate | None = None,
     watch: Watch | None = None,
+    state: Any = None,
     settings: dict[str, Any] | None = None,
     until: Callable[[list[runs.Row]], bool] | None = None,
     progress: bool = True,
@@ -287,12 +288,12 @@ def run(
 
     With `out`, rows and checkpoints go to that directory, and a run it already holds is continued, or returned if complete.
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
-    for. With `watch`, the agent is shown what the environment's `extras` have of others, `demonstrator` and `demonstration`, at every step.
+    for. `state` is an agent's state to go on from in place of a new one. With `watch`, the agent is shown what the environment's `extras` have of others, `demonstrator` and `demonstration`, at every step.
     `until(rows)` may end a run without `out` before its time, after any chunk.
     Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.
     """
-    program = compile_run(env, agent, config, evaluate, watch)
+    program = _from(state, compile_run(env, agent, config, evaluate, watch))
     keys = jnp.stack([jax.random.key(seed) for seed in config.seeds])
     check_memory(program.begin, keys, demos)
     if out is None:
@@ -306,6 +307,17 @@ def run(
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
             stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s, until)
             return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
+
+
+def _from(state: Any, program: Program) -> Program:
+    """The run's pieces, beginning with an agent's state that is given; `begin` stays something that can be traced."""
+    if state is None:
+        return program
+
+    def begin(keys: Array, demos: Demos | None) -> Carry:
+        return program.begin(keys, demos)._replace(agent=jax.tree.map(lambda x: jnp.asarray(x)[None], state))
+
+    return program._replace(begin=begin)
 
 
 def check_memory(begin: Callable[..., Carry], keys: Array, demos: Demos | None) -> None:

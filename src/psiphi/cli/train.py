@@ -1,0 +1,123 @@
+"""`psiphi train ALGORITHM --env WORLD`: any algorithm in any world; every field of the run is a flag."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from psiphi import checkpoint, disk, printable
+from psiphi.arguments import given, parsed
+from psiphi.configs import Weight
+from psiphi.errors import UserError
+
+Preset = Literal["default", "paper"]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What a training command says besides the run."""
+
+    out: Path
+    """The run directory: config.json, metrics.jsonl, checkpoint/ and, in the end, model/. A run that it holds is continued."""
+    preset: Preset = "default"
+    """What the other flags start from: what suits the world, or the paper's losses and numbers as printed."""
+    dry_run: bool = False
+    """Print the run with all its settings as JSON, and do nothing."""
+    quiet: bool = False
+    """No progress bar."""
+    checkpoint_every_s: Weight = 30.0
+    """Seconds between two checkpoints, besides one at the end and one at an interruption: so much is done again after a crash."""
+
+
+def train(arguments: Sequence[str]) -> None:
+    """The command that the arguments after `psiphi train` name."""
+    from psiphi import training
+    from psiphi.api import trained
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(help_text())
+        return
+    name, *flags = arguments
+    config = parse(name, flags)
+    run, keeping = as_run(name, config.run), config.keeping
+    if keeping.dry_run:
+        print(json.dumps(described(training.completed(run)), indent=2))
+        return
+    directory = keeping.out / "model"
+    disk.check_directory(keeping.out)
+    checkpoint.check_ours(directory)
+    result = training.train(run, out=keeping.out, progress=not keeping.quiet, checkpoint_every_s=keeping.checkpoint_every_s)
+    trained.save(directory, result)
+    asks = f"psiphi evaluate {keeping.out}" + (f", psiphi adapt {keeping.out} --task ..." if result.algorithm.successor_features else "")
+    print(printable.sentence(f"The model is in {directory}; ask it: {asks}, psiphi watch {keeping.out}"))
+
+
+def parse(name: str, flags: Sequence[str]) -> Any:
+    """The flags as a run and what is kept of it; `--env` and `--preset` decide what the others are when they are not given."""
+    from psiphi import training
+
+    training.algorithm_of(name)
+    env, preset = given(flags, "--env", "coingrid"), given(flags, "--preset", "default")
+    default = training.default_run(name, env, preset)
+    if given(flags, "--steps", ""):
+        default = dataclasses.replace(default, updates=0, steps=default.steps or 1)
+    elif given(flags, "--updates", ""):
+        default = dataclasses.replace(default, steps=0, updates=default.updates or 1)
+    out = Path("runs") / f"{name}-{printable.file_name(default.env)}{'' if preset == 'default' else f'-{preset}'}"
+    kind = _command(type(default.agent), type(default.world))
+    run = kind.run_kind(**{field.name: getattr(default, field.name) for field in dataclasses.fields(training.Run)})
+    return parsed(kind.whole, flags, f"psiphi train {name}", default=kind.whole(Keeping(out, preset), run))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    run_kind: type
+    whole: type
+
+
+def _command(agent: type, world: type) -> _Kind:
+    """The run as flags: what differs between algorithms and worlds is the type of their configs."""
+    from psiphi.training import Run
+
+    suppressed = tyro.conf.Suppress
+    fields: list[Any] = [
+        ("algorithm", suppressed[str]),
+        ("env", Annotated[str, tyro.conf.arg(help="A world (psiphi worlds), a Gymnasium id such as CartPole-v1, or module:function.")]),
+        ("agent", Annotated[agent, tyro.conf.arg(help="The algorithm's config.")]),
+        ("world", suppressed[type(None)] if world is type(None) else Annotated[world, tyro.conf.arg(help="The world's config.")]),
+    ]
+    run_kind = dataclasses.make_dataclass("Run", [(name, kind) for name, kind in fields], bases=(Run,), frozen=True, kw_only=True)
+    whole = dataclasses.make_dataclass(
+        "Train", [("keeping", Annotated[Keeping, tyro.conf.arg(name="")]), ("run", Annotated[run_kind, tyro.conf.arg(name="")])], frozen=True
+    )
+    return _Kind(run_kind, whole)
+
+
+def as_run(name: str, flags: Any) -> Any:
+    """The flags as a plain `Run`, which is what a run directory and a model remember."""
+    from psiphi.training import Run
+
+    if flags.algorithm != name:
+        raise UserError(f"The algorithm is {flags.algorithm!r}, expected {name!r}.")
+    return Run(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Run)})
+
+
+def described(run: Any) -> dict[str, Any]:
+    """A run as JSON values."""
+    return json.loads(json.dumps(dataclasses.asdict(run)))
+
+
+def help_text() -> str:
+    from psiphi.agents import ALGORITHMS
+
+    rows = "\n".join(f"  {name:<9} {algorithm.words}" for name, algorithm in ALGORITHMS.items())
+    return f"""usage: psiphi train ALGORITHM --env WORLD [--task T] [--demos FILE|recorded|online|none] [--steps N] [--seed S] [--out DIR]
+
+{rows}
+
+psiphi worlds lists the worlds; any Gymnasium id with discrete actions is one, too. psiphi train ALGORITHM --env WORLD --help lists every
+setting as a flag."""

@@ -1,0 +1,410 @@
+"""From what was trained to figures: each kind of row of a table, or line of a figure, is one function here.
+
+Every function trains what its row needs, by `psiphi.training.train`, and measures it. Nothing here knows how to train.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from psiphi import gpi, stats, training
+from psiphi import model as models
+from psiphi.agents import ALGORITHMS, bc, itd, sqil
+from psiphi.api import trained as answers
+from psiphi.envs import coingrid
+from psiphi.errors import UserError
+from psiphi.experiments import imitation, paper, pictures, roundabout
+from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
+from psiphi.experiments.runs import CURVE_STEPS, Effort, few_shot_of, run_of
+from psiphi.loops import scan
+from psiphi.loops.evaluate import rollout_returns
+from psiphi.loops.few_shot import FewShotConfig, few_shot
+from psiphi.model import Model
+from psiphi.training import Run, Trained, train
+from psiphi.types import Demos, Env, Pace
+from psiphi.worlds import coingrid as world
+
+Measured = list[tuple[Figure, float, Any]]
+"""Figures, their values, and what else is to be kept of them (or None)."""
+
+JUDGED = 512
+"""Episodes on which a trained policy is judged."""
+
+
+class Unit(NamedTuple):
+    """One row of a table with one seed."""
+
+    variant: Variant
+    method: Method
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.variant.name}, {self.method.name}, seed {self.seed}"
+
+
+class Done(NamedTuple):
+    """The figures of one row with one seed, by method where trainings are shared, and what they cost."""
+
+    figures: dict[str, Measured]
+    env_steps: int = 0
+    train_s: float = 0.0
+
+
+# --- A model that is asked -----------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A trained model and in what way it is asked."""
+
+    what: Experiment
+    run: Run
+    model: Model
+    few_shot: FewShotConfig
+    effort: Effort
+
+    @property
+    def demonstrators(self) -> tuple[str, ...]:
+        return self.run.demonstrators
+
+    @property
+    def gamma(self) -> float:
+        return getattr(self.run.agent, "gamma", None) or self.run.agent.itd.gamma
+
+
+def _transferred(asked: Asked, key: Array, shots: int, repetitions: int) -> dict[str, dict[str, float]]:
+    return transfer(asked.run.world, asked.model, asked.few_shot, key, shots=shots, repetitions=repetitions)
+
+
+def transfer(
+    config: coingrid.CoinGridConfig, model: Model, few: FewShotConfig, key: Array, *, shots: int, repetitions: int
+) -> dict[str, dict[str, float]]:
+    """Normalised returns of the four tasks: in the first episode, and after `shots` episodes. Means over the repetitions."""
+    tasks = jnp.asarray(list(coingrid.TASKS.values()))
+    keys = jax.random.split(key, len(tasks))
+    first, after = _transfer(model, tasks, keys, world=config, config=few, shots=shots, repetitions=repetitions)
+    return {
+        "first": {name: float(x) for name, x in zip(coingrid.TASKS, first, strict=True)},
+        "after": {name: float(x) for name, x in zip(coingrid.TASKS, after, strict=True)},
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("world", "config", "shots", "repetitions"))
+def _transfer(
+    model: Model, tasks: Array, keys: Array, *, world: coingrid.CoinGridConfig, config: FewShotConfig, shots: int, repetitions: int
+) -> tuple[Array, Array]:
+    def one(w: Array, key: Array) -> tuple[Array, Array]:
+        env = coingrid.make(world, w)
+        got = few_shot(env, model, config, key, shots=shots, repetitions=repetitions, max_steps=world.max_steps)
+        return coingrid.normalise(world, w, got.first).mean(), coingrid.normalise(world, w, got.after).mean()
+
+    return jax.vmap(one)(tasks, keys)
+
+
+def few_shots(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    got = _transferred(asked, key, FEW, asked.effort.repetitions)
+    for task in paper.TASKS:
+        yield Figure("normalised_return", task, 0), got["first"][task], None
+        yield Figure("normalised_return", task, FEW), got["after"][task], None
+
+
+def many_shots(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    got = _transferred(asked, key, MANY, max(asked.effort.repetitions // 8, 1))
+    for task in paper.TASKS:
+        yield Figure("normalised_return", task, MANY), got["after"][task], None
+
+
+def phi(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    got = world.explained(asked.run.world, asked.demonstrators, asked.model, key)
+    yield Figure("r2", ALL), float(np.mean(got["r2"])), None
+    for metric in ("r2", "reward_correlation"):
+        for who, value in zip(asked.demonstrators, got[metric], strict=True):
+            yield Figure(metric, who), value, None
+
+
+def accuracy(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    got = world.held_out_accuracy(asked.run.world, asked.demonstrators, asked.model, seed, min(500, asked.run.episodes))
+    yield Figure("accuracy", ALL), got["accuracy"], None
+    yield Figure("ceiling_accuracy", ALL), got["ceiling"], None
+
+
+def planner(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    returns = world.planned_on_inferred(asked.run.world, asked.demonstrators, asked.model, key, gamma=asked.gamma)
+    for who, value in zip(asked.demonstrators, returns, strict=True):
+        yield Figure("planner_return", who), value, None
+
+
+def cumulants(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    """The best cumulant for each colour; the worst colour's cell keeps the picture."""
+    steps_key, board_key = jax.random.split(key)
+    matrix = np.asarray(world.explained(asked.run.world, asked.demonstrators, asked.model, steps_key)["cumulants"])
+    best = np.abs(matrix).max(axis=0)
+    colours = ["RGY".index(who) for who in asked.demonstrators]
+    for who, colour in zip(asked.demonstrators, colours, strict=True):
+        yield Figure("correlation", who), float(best[colour]), None
+    picture = pictures.described(asked.run.world, asked.demonstrators, asked.model, matrix, board_key)
+    yield Figure("correlation", WORST), float(best[colours].min()), picture
+
+
+ASKED: dict[str, Callable[[Asked, int, Array], Iterator[tuple[Figure, float, Any]]]] = {
+    "few-shot": few_shots,
+    "many-shot": many_shots,
+    "phi": phi,
+    "imitation": accuracy,
+    "planner": planner,
+    "cumulants": cumulants,
+}
+"""What can be asked of a model; the order decides the keys."""
+
+
+def model(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """Train a model and ask all that the experiment measures, once for each way of asking that shares the training."""
+    key = jax.random.fold_in(jax.random.key(unit.seed), 3)
+    run = run_of(what, unit.variant, unit.method, effort, unit.seed)
+    if not unit.method.trains:
+        run = training.completed(run)
+        found = world.ceiling(run.world, run.demonstrators, key, gamma=run.agent.gamma)
+        return Done({unit.method.name: [(Figure("gpi_ceiling", task), value, None) for task, value in found.items()]})
+    trained = train(run, progress=False)
+    warn_of_collapse(trained)
+    learned = answers.model_of(trained)
+    figures = {}
+    for method in sharing:
+        asked = Asked(what, trained.run, learned, few_shot_of(method), effort)
+        rows = [ASKED[name](asked, unit.seed, jax.random.fold_in(key, i)) for i, name in enumerate(ASKED) if name in what.measures]
+        figures[method.name] = [row for some in rows for row in some]
+    return Done(figures, trained.env_steps, trained.wall_s)
+
+
+def warn_of_collapse(trained: Trained) -> None:
+    last = trained.rows[-1]
+    warning = itd.collapse(last["train/signal"] or 0.0, last["train/rank"] or 0.0, len(trained.agents))
+    if warning:
+        print(f"psiphi: {warning}", file=sys.stderr)
+
+
+# --- Who learns a task fastest -------------------------------------------------------------------------------------------
+
+
+def curve(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """The learning curve of one training, and the figures that sum it up."""
+    trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), progress=False)
+    task = unit.variant.task or paper.EGO
+    steps, returns = curve_of(trained.rows)
+    if not trained.env_steps:  # who learns from no steps is from the start what it became
+        steps, returns = [0, effort.steps or CURVE_STEPS], [returns[-1]] * 2
+    extra = {"curve": {"env_steps": steps, "normalised_return": [round(x, 4) for x in returns]}}
+    figures: Measured = [
+        (Figure("auc", task), area(steps, returns), extra),
+        (Figure("final_return", task), float(np.mean(returns[-max(len(returns) // 10, 1) :])), None),
+        (Figure("steps_to_90", task), float(stats.steps_to(steps, returns, paper.SOLVED)), None),
+    ]
+    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s)
+
+
+def curve_of(rows: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
+    """Steps and normalised returns; of several evaluations after the same number of steps, the last."""
+    found = {row["env_steps"]: row["eval/normalised_return"] for row in rows if "eval/normalised_return" in row}
+    return list(found), list(found.values())
+
+
+def area(steps: list[int], returns: list[float]) -> float:
+    """The mean return over the steps, straight lines between evaluations; before the first one it is what that one found."""
+    if len(steps) == 1:
+        return float(returns[0])
+    x, y = np.asarray([0, *steps], float), np.asarray([returns[0], *returns], float)
+    return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / x[-1])
+
+
+# --- Who imitates best ---------------------------------------------------------------------------------------------------
+
+
+def imitate(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """One policy for what each demonstrator wants; `references` are the returns to divide by, by demonstrator."""
+    if unit.method.name != what.reference and not references:
+        raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
+    if unit.method.algorithm == "idm":
+        config = roundabout.RoundaboutConfig()
+        returns, env_steps, train_s = {unit.method.name: roundabout.idm_returns(config, unit.seed, JUDGED)}, 0, 0.0
+    else:
+        run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
+        together = run.algorithm == "itd-dqn"
+        returns, env_steps, train_s = roundabout.together(run, JUDGED) if together else _imitated(what, unit, run, effort)
+    by = {} if unit.method.name == what.reference else references
+    figures = {name: list(_return_figures(got, by)) for name, got in returns.items()}
+    return Done(figures, env_steps, train_s)
+
+
+def _return_figures(returns: Mapping[str, float], references: Mapping[str, float]) -> Iterator[tuple[Figure, float, Any]]:
+    for metric, scale in (("return", dict.fromkeys(returns, 1.0)), ("normalised_return", references)):
+        if scale:
+            shares = {who: value / scale[who] for who, value in returns.items()}
+            for who, value in (shares | {ALL: float(np.mean(list(shares.values())))}).items():
+                yield Figure(metric, who), value, None
+
+
+Returns = tuple[dict[str, dict[str, float]], int, float]
+"""Mean returns by method and demonstrator, environment steps, seconds of training."""
+
+
+def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort) -> Returns:
+    """The mean return of one policy per demonstrator, on what that one wants, and what all of them cost."""
+    who = unit.variant.demonstrators or what.demonstrators
+    place, algorithm = training.worlds.find(run.env), ALGORITHMS[run.algorithm]
+    shown = None
+    if algorithm.watches(run.agent) and place.record is not None:
+        shown = place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
+    if algorithm.successor_features:
+        return _on_inferred(run, who, shown, unit.method.learner | _steps(effort))
+    if algorithm.tells_apart:
+        trained = train(run, demos=shown, progress=False)
+        nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
+        return {unit.method.name: _returns(run, who, nets)}, 0, trained.wall_s
+    nets, steps, seconds = [], 0, 0.0
+    for k, name in enumerate(who):
+        changes: dict[str, Any] = {"task": name}
+        mine = shown
+        if shown is not None and run.env == "roundabout":  # an imitator of one demonstrator is given that one's steps and no number
+            mine = jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
+        elif shown is not None and hasattr(run.agent, "demonstrator"):
+            changes["agent.demonstrator"] = k
+        trained = train(training.changed(run, changes), demos=mine, progress=False)
+        nets, steps, seconds = [*nets, trained.net], steps + trained.env_steps, seconds + trained.wall_s
+    return {unit.method.name: _returns(run, who, nets)}, steps, seconds
+
+
+def _steps(effort: Effort) -> dict[str, Any]:
+    return {} if effort.steps is None else {"steps": effort.steps}
+
+
+def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Mapping[str, Any]) -> Returns:
+    """A DQN on each inferred reward, and ITD's own policies."""
+    inferred = train(run, demos=shown, progress=False)
+    warn_of_collapse(inferred)
+    learned = answers.model_of(inferred)
+    returns, own = {}, {}
+    steps, seconds = inferred.env_steps, inferred.wall_s
+    for k, name in enumerate(who):
+        learner = training.changed(training.default_run("dqn", run.env, task=name, demonstrator=k, seed=run.seed), changes)
+        trained = train(learner, model=learned, progress=False)
+        returns[name] = _returns(learner, [name], [trained.net])[name]
+        own[name] = float(np.mean(_own_returns(run.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
+        steps, seconds = steps + trained.env_steps, seconds + trained.wall_s
+    return {"itd": returns, "itd-policy": own}, steps, seconds
+
+
+def _returns(run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, float]:
+    place = training.worlds.find(run.env)
+    temperature = ALGORITHMS[run.algorithm].judged_at(run.agent)
+    longest = place.longest(run.world)
+    result = {}
+    for name, net in zip(who, nets, strict=True):
+        env = place.env(run.world, name)
+        assert isinstance(env, Env)
+        judge = jax.jit(lambda net, key, env=env: _played(env, net, temperature, key, longest))
+        result[name] = float(np.mean(judge(net, judging_key(run.seed))))
+    return result
+
+
+def _played(env: Env, net: Any, temperature: float, key: Array, longest: int) -> Array:
+    return rollout_returns(env, lambda obs, act_key: gpi.draw(net(obs), act_key, temperature), key, JUDGED, longest)["returns"]
+
+
+def judging_key(seed: int) -> Array:
+    """Of the boards on which everybody is judged: the same for all methods of a seed."""
+    return jax.random.fold_in(jax.random.key(seed), 3)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _own_returns(config: coingrid.CoinGridConfig, learned: Model, weights: Array, whose: Array, key: Array) -> Array:
+    def policy(obs: Array, act_key: Array) -> Array:
+        del act_key
+        return jnp.argmax(models.imitate(learned, obs, jnp.full(obs.shape[0], whose)), axis=-1)
+
+    return rollout_returns(coingrid.make(config, weights), policy, key, JUDGED, config.max_steps)["returns"]
+
+
+# --- Who predicts others best --------------------------------------------------------------------------------------------
+
+
+def predict(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """The accuracies of one training, and the figures that sum them up."""
+    started = time.monotonic()
+    setting = imitation.setting_of(unit.method.algorithm, dict(unit.method.changes), effort.updates, effort.episodes)
+    found = imitation.run(setting, unit.seed)
+    extra = {"curve": {"updates": found.updates, "accuracy": [round(x, 4) for x in found.held_out]}}
+    figures: Measured = [
+        (Figure("accuracy", ALL), found.held_out[-1], extra),
+        (Figure("best_accuracy", ALL), max(found.held_out), None),
+        (Figure("shown_accuracy", ALL), found.shown[-1], None),
+    ]
+    return Done({unit.method.name: figures}, found.env_steps, time.monotonic() - started)
+
+
+# --- Who adapts ----------------------------------------------------------------------------------------------------------
+
+INSIDE = {"env_reward": True, "fade_updates": 1_000}
+"""What a policy that goes on learning in a task changes: it sees the reward, and demonstrations leave its batch."""
+UPDATES_PER_STEP, REPETITIONS = 1, 4
+
+
+def adapt(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """SQILv2 in table 2: imitate everybody without rewards, then go on in each task with its reward, a model per task."""
+    run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
+    place = training.worlds.find(run.env)
+    assert place.record is not None
+    shown = training.pool(place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos)
+    before = dataclasses.replace(run, pooled=False)
+    trained = train(before, demos=shown, progress=False)
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(unit.seed), 4), len(paper.TASKS))
+    figures: Measured = []
+    for task, key in zip(paper.TASKS, keys, strict=True):
+        weights = jnp.asarray(world.weights_of(task))
+        got = np.asarray(_adapted(run, trained.net, shown, weights, key)).mean(axis=0)
+        figures += [(Figure("normalised_return", task, shots), float(x), None) for shots, x in zip((0, FEW, MANY), got, strict=True)]
+    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s)
+
+
+@functools.partial(jax.jit, static_argnames="run")
+def _adapted(run: Run, net: Any, demos: Demos, weights: Array, key: Array) -> Array:
+    """Normalised returns ``[repetitions, 3]`` before, after 1 and after 100 episodes' worth of steps, each over fresh episodes."""
+    config, env = run.world, coingrid.make(run.world, weights)
+    loop = training.loop_of(run)
+    pace = Pace(num_envs=1, updates=loop.iterations * loop.updates_per_rollout)
+    agent = sqil.make(dataclasses.replace(run.agent, **INSIDE), env.spec, 1, pace)
+
+    def judge(state: Any, judge_key: Array) -> Array:
+        got = rollout_returns(env, functools.partial(agent.policy, state), judge_key, JUDGED // 4, config.max_steps)
+        return jnp.mean(coingrid.normalise(config, weights, got["returns"]))
+
+    def one(repetition_key: Array) -> Array:
+        init_key, reset_key, first_key, rest_key, judge_key = jax.random.split(repetition_key, 5)
+        state = agent.init(init_key, demos)._replace(net=net, target=net)
+        world_state, obs = jax.vmap(env.reset)(reset_key[None])
+
+        def step(carry: tuple[Any, Any, Array], step_key: Array) -> tuple[tuple[Any, Any, Array], None]:
+            state, world_state, obs = carry
+            collect_key, update_key = jax.random.split(step_key)
+            world_state, obs, rollout = scan.collect(env, functools.partial(agent.act, state), world_state, obs, collect_key, 1)
+            state = agent.observe(state, rollout)
+            state, _ = jax.lax.scan(agent.update, state, jax.random.split(update_key, UPDATES_PER_STEP))
+            return (state, world_state, obs), None
+
+        start = (state, world_state, obs)
+        after_one, _ = jax.lax.scan(step, start, jax.random.split(first_key, FEW * config.max_steps))
+        after_all, _ = jax.lax.scan(step, after_one, jax.random.split(rest_key, (MANY - FEW) * config.max_steps))
+        judge_keys = jax.random.split(judge_key, 3)
+        return jnp.stack([judge(s[0], k) for s, k in zip((start, after_one, after_all), judge_keys, strict=True)])
+
+    return jax.lax.map(one, jax.random.split(key, REPETITIONS))
+
+
+HOW: dict[str, Callable[..., Done]] = {"model": model, "curve": curve, "imitate": imitate, "predict": predict, "adapt": adapt}
+"""What is done with a row, by the name that its method gives."""

@@ -1,0 +1,53 @@
+"""The tables and figures of the paper as data, one file each: what is run, what is measured, and what the paper printed beside it."""
+
+from psiphi.experiments.paper import (
+    ablation,
+    figure_3,
+    figure_coingrid,
+    figure_cumulants,
+    figure_imitation,
+    figure_sensitivity,
+    itd_coingrid,
+    table_1,
+    table_2,
+)
+from psiphi.experiments.paper.experiment import (
+    ALL,
+    EGO,
+    FEW,
+    MANY,
+    SOLVED,
+    TASKS,
+    WORST,
+    Experiment,
+    Figure,
+    Method,
+    Panel,
+    Printed,
+    Table,
+    Variant,
+    figures_of,
+    has,
+)
+from psiphi.experiments.paper.shared import PSIPHI, STEPS_TO_BEST, TABLE_2
+
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT
+    for module in (
+        table_1,
+        table_2,
+        figure_3,
+        figure_coingrid,
+        itd_coingrid,
+        ablation,
+        figure_cumulants,
+        figure_imitation,
+        figure_sensitivity,
+    )
+}
+"""What `psiphi reproduce` knows, by name."""
+
+__all__ = [
+    "ALL", "EGO", "EXPERIMENTS", "FEW", "MANY", "PSIPHI", "SOLVED", "STEPS_TO_BEST", "TABLE_2", "TASKS", "WORST", "Experiment", "Figure",
+    "Method", "Panel", "Printed", "Table", "Variant", "figures_of", "has",
+]  # fmt: skip

@@ -1,0 +1,179 @@
+"""What a table or figure is, as data: methods in variants, measured alike. There is no JAX and no agent here, so that `report` can read it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+TASKS = ("R+G", "R-G", "-R+G", "-R-G")
+"""The transfer tasks of table 2. Nobody demonstrates them: the demonstrators want R or G."""
+
+ALL = "all"
+"""The task of a cell that is about all demonstrators together."""
+
+WORST = "worst"
+"""The task of a cell that is the least over the colours."""
+
+EGO = "ego"
+"""In a table: the task that the ego has in the variant."""
+
+FEW, MANY = 1, 100
+"""Episodes of adaptation."""
+
+SOLVED = 0.9
+"""The normalised return at which a task counts as solved."""
+
+
+class Figure(NamedTuple):
+    """What a cell measures, apart from who and where: `shots` is None where nothing is adapted to."""
+
+    metric: str
+    task: str
+    shots: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A world, and what the ego wants in it."""
+
+    name: str
+    label: str
+    world: str
+    """Its name in `psiphi.worlds`."""
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What it changes in a run there, by dotted name such as world.num_layouts."""
+    task: str | None = None
+    """The ego's own task, in words, where it has one."""
+    ego: str = ""
+    """The same by the world's name for it; empty: the world's own."""
+    demonstrators: tuple[str, ...] = ()
+    """What the demonstrators want there, where it is not what the experiment says."""
+    story: str = ""
+    """What a reader has to know of it besides."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A learner."""
+
+    name: str
+    label: str
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What it changes in its run, by dotted name such as agent.gamma."""
+    preset: Literal["default", "paper"] = "default"
+    """Where it starts from."""
+    trains: bool = True
+    """Whether there is anything to train: the exact planner knows already."""
+    trained_as: str | None = None
+    """The method whose training it shares, where it differs only in how a new task is met."""
+    how: Literal["model", "adapt", "imitate", "curve", "predict"] = "model"
+    """What is done with it: a model is trained and asked all that the experiment measures; a policy is trained on and judged few-shot;
+    a policy imitates each demonstrator and is judged by what that one wants; a policy is judged while it learns; or
+    predictions of what the demonstrators do are judged while they are learned."""
+    algorithm: str = "itd"
+    """The learner, by its name in `psiphi.agents.ALGORITHMS`."""
+    few_shot: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What it changes in how a new task is met."""
+    learner: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What it changes in the run of an RL agent on the rewards that were inferred."""
+    only_in: tuple[str, ...] = ()
+    """The variants that have it, by name; empty: all."""
+    cumulants: int | None = None
+    """d, where that is what it is about."""
+
+
+class Printed(NamedTuple):
+    """A number of the paper, with its standard error if there is one."""
+
+    value: float
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report: a row per method, a column per figure, the paper's rows below."""
+
+    title: str
+    columns: tuple[tuple[str, Figure], ...]
+    """Headings and what stands under them."""
+    paper: Mapping[str, tuple[Printed | None, ...]] = field(default_factory=dict)
+    """The paper's rows, by name."""
+    only_in: tuple[str, ...] = ()
+    """The variants of which it is, by name; empty: all."""
+
+
+class Panel(NamedTuple):
+    """A panel of a figure with a line per method: the mean of some figures."""
+
+    title: str
+    figures: tuple[Figure, ...]
+    ceiling: tuple[Figure, ...] = ()
+    """The most there could be, drawn as a mark, if it was measured."""
+    only_in: tuple[str, ...] = ()
+    """The variants that it shows, by name; empty: all."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure: every method in every variant, measured alike."""
+
+    name: str
+    title: str
+    story: str
+    """What a reader has to know before the numbers."""
+    variants: tuple[Variant, ...]
+    methods: tuple[Method, ...]
+    measures: tuple[str, ...]
+    """What is measured of a trained model: names of `FIGURES_OF`."""
+    tables: tuple[Table, ...]
+    panels: tuple[Panel, ...] = ()
+    """Of the figure that compares the methods."""
+    demonstrators: tuple[str, ...] = ("R", "G")
+    """What the demonstrators want, as task names."""
+    axes: tuple[str, str] = ("env_steps", "normalised_return")
+    """What its curves are drawn over, and of what, where it has any."""
+    reference: str | None = None
+    """The method by whose return the others' are divided."""
+    source: str = ""
+    """The file that defines it, where it is the user's own."""
+
+    def figures(self, method: Method, variant: Variant) -> list[Figure]:
+        """All that one training of a method is to yield."""
+        match method.how:
+            case "curve":
+                return [Figure(metric, variant.task or EGO) for metric in ("auc", "final_return", "steps_to_90")]
+            case "imitate":
+                metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
+                return [Figure(metric, who) for metric in metrics for who in (*(variant.demonstrators or self.demonstrators), ALL)]
+            case "predict":
+                return [Figure(metric, ALL) for metric in ("accuracy", "best_accuracy", "shown_accuracy")]
+            case "adapt":
+                measures = ("few-shot", "many-shot")
+            case "model":
+                measures = self.measures if method.trains else ("gpi-ceiling",)
+        return [figure for measure in measures for figure in figures_of(measure, self.demonstrators)]
+
+
+def has(variant: Variant, thing: Method | Table | Panel) -> bool:
+    """Whether a method, table or panel is one of the variant's."""
+    return not thing.only_in or variant.name in thing.only_in
+
+
+def figures_of(measure: str, demonstrators: tuple[str, ...]) -> list[Figure]:
+    """The cells that a measure fills."""
+    match measure:
+        case "few-shot":
+            return [Figure("normalised_return", task, shots) for shots in (0, FEW) for task in TASKS]
+        case "many-shot":
+            return [Figure("normalised_return", task, MANY) for task in TASKS]
+        case "phi":
+            return [Figure("r2", ALL)] + [Figure(metric, who) for metric in ("r2", "reward_correlation") for who in demonstrators]
+        case "imitation":
+            return [Figure("accuracy", ALL), Figure("ceiling_accuracy", ALL)]
+        case "planner":
+            return [Figure("planner_return", who) for who in demonstrators]
+        case "cumulants":
+            return [Figure("correlation", colour) for colour in (*demonstrators, WORST)]
+        case "gpi-ceiling":
+            return [Figure("gpi_ceiling", task) for task in TASKS]
+        case _:
+            raise ValueError(f"{measure!r} is not a measure.")

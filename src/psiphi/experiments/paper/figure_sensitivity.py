@@ -1,0 +1,23 @@
+"""How many cumulants?"""
+
+from psiphi.experiments.paper.experiment import Experiment, Method, Variant
+from psiphi.experiments.paper.shared import HIGHWAY_PANELS, WHILE_IT_LEARNS
+
+EXPERIMENT = Experiment(
+    name="figure-sensitivity",
+    title="How many cumulants? (the paper's appendix)",
+    story=(
+        "PsiPhi-learning with d cumulants, all else as in the figures: on CoinGrid the ego wants both of what two demonstrators want, on "
+        "Highway what nobody else wants, on Roundabout the third exit, while others take the first or the second. On Highway and "
+        "Roundabout a normalised return of 1 is what IDM earns in the ego's place. With fewer cumulants than demonstrators their "
+        "preferences are learned, else each has an axis of its own."
+    ),
+    variants=(
+        Variant("coingrid-aligned", "CoinGrid, the ego wants R+G", "coingrid", task="R+G", ego="R+G"),
+        Variant("highway-multi-task", "Highway, multi-task", "highway-multi-task", task=HIGHWAY_PANELS["multi-task"]),
+        Variant("roundabout-online", "Roundabout", "roundabout", task="the third exit"),
+    ),
+    methods=tuple(Method(f"d{d}", f"d = {d}", how="curve", algorithm="psiphi", cumulants=d) for d in (2, 4, 8, 16)),
+    measures=(),
+    tables=(WHILE_IT_LEARNS,),
+)

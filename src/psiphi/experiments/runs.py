@@ -1,0 +1,114 @@
+"""From a row of a table to the run that it is: an algorithm in a world, with what the row changes in its settings there."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from psiphi import configs, training
+from psiphi.agents import ALGORITHMS
+from psiphi.configs import Count
+from psiphi.errors import UserError
+from psiphi.experiments import roundabout
+from psiphi.experiments.paper import Experiment, Method, Variant
+from psiphi.loops.few_shot import FewShotConfig
+from psiphi.training import NONE, ONLINE, Run
+from psiphi.worlds import coingrid as coingrid_world
+
+CURVE_STEPS, EVALUATE_EVERY, RANDOM_STEPS = 8_192, 256, 512
+"""Environment steps of a learning curve on CoinGrid, between two of its points, and at its start, before the first update."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of everything; None is the experiment's own. Less than that is for trying things out."""
+
+    updates: Count | None = None
+    """Updates of training."""
+    episodes: Count | None = None
+    """Demonstrated episodes per demonstrator."""
+    repetitions: Count = 256
+    """Repetitions of few-shot transfer per task; an eighth of it where there are 100 shots."""
+    steps: Count | None = None
+    """Environment steps of the learners that act."""
+
+    def __post_init__(self):
+        configs.check(self)
+
+
+def run_of(what: Experiment, variant: Variant, method: Method, effort: Effort, seed: int = 0) -> Run:
+    """The training of a row, or the first of several: with less of something, where that is asked for."""
+    if method.how == "imitate" and variant.world == "roundabout":
+        return _on_roundabout(method, effort, seed)
+    run = training.default_run(method.algorithm, variant.world, method.preset, seed=seed)
+    run = dataclasses.replace(run, task=variant.ego)
+    if run.demos == training.RECORDED and not variant.demonstrators:
+        run = dataclasses.replace(run, demonstrators=what.demonstrators)
+    run = training.changed(run, {**_pace(variant, method, effort), **variant.changes, **method.changes})
+    if method.cumulants is not None:
+        run = training.changed(run, {"agent.itd.num_cumulants": method.cumulants})
+    return dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
+
+
+def _on_roundabout(method: Method, effort: Effort, seed: int) -> Run:
+    """A row of table 1 there, which has settings and even learners of its own."""
+    if method.algorithm not in roundabout.ROWS:
+        raise UserError(f"Roundabout has no row for {method.algorithm!r}, expected one of {', '.join(roundabout.ROWS)}.")
+    algorithm, fields = roundabout.ROWS[method.algorithm]
+    run = training.default_run(algorithm, "roundabout", seed=seed, **fields())
+    return dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
+
+
+def _pace(variant: Variant, method: Method, effort: Effort) -> dict[str, Any]:
+    """What the kind of row decides: curves are short, and evaluated often."""
+    if method.how == "curve" and variant.world.startswith("coingrid"):
+        if method.algorithm == "psiphi":
+            return coingrid_world.beside_demonstrators(effort.steps or CURVE_STEPS)
+        pace: dict[str, Any] = {"evaluate_every": EVALUATE_EVERY, "prefill_steps": RANDOM_STEPS}
+        return pace if method.algorithm == "bc" else {"steps": CURVE_STEPS, **pace}
+    return {}
+
+
+def _with_demonstrations(run: Run) -> Run:
+    """Demonstrations only for those who learn from them; BC-aux is asked for by a weight."""
+    if not ALGORITHMS[run.algorithm].watches(run.agent):
+        return dataclasses.replace(run, demos=NONE, demonstrators=())
+    if run.demos == NONE:
+        preset = training.worlds.find(run.env).presets[run.algorithm]()
+        return dataclasses.replace(run, demos=preset["demos"])
+    return run
+
+
+def _less(run: Run, effort: Effort) -> dict[str, Any]:
+    given = {"episodes": effort.episodes}
+    if run.steps:
+        given["steps"] = effort.steps
+    else:
+        given["updates"] = effort.updates
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def few_shot_of(method: Method) -> FewShotConfig:
+    """How a row meets a new task."""
+    base = FewShotConfig(inference="least-squares", kappa=0.0, temperature=0.0) if method.preset == "paper" else FewShotConfig()
+    return dataclasses.replace(base, **method.few_shot)
+
+
+def described(run: Run) -> dict[str, Any]:
+    """A run as JSON values, without its seed, and in words what the learner sees."""
+    fields = dataclasses.asdict(run)
+    del fields["seed"]
+    return {**fields, "saw": saw(run)}
+
+
+def saw(run: Run) -> list[str]:
+    """Demonstrations, steps of its own, rewards: in words, for the report."""
+    algorithm = ALGORITHMS[run.algorithm]
+    shown = "none"
+    if algorithm.watches(run.agent) and run.demos == ONLINE:
+        shown = f"those of the {run.world.observed} nearest cars, at every step"
+    elif algorithm.watches(run.agent) and run.demos != NONE:
+        count = len(run.demonstrators or training.worlds.find(run.env).demonstrators(run.world))
+        shown = f"{run.episodes:,} episodes of each of {count}"
+    loop = training.loop_of(run)
+    steps = run.steps or (loop.env_steps(loop.iterations) if training.acts(run) else 0)
+    return [shown, f"{steps:,}" if steps else "none", "of its own task" if algorithm.paid(run.agent) else "none"]

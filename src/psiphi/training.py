@@ -1,0 +1,625 @@
+"""One way to train anything: a `Run` says what, `train` does it. The command line, the API and the experiments all come through here.
+
+A run is an algorithm in a world, on a task, beside demonstrations, for so many steps. JAX worlds run in the compiled loop, Gymnasium's in
+the other; both leave the same rows and checkpoints, and with a directory both continue what was interrupted.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from jax import Array
+
+from psiphi import configs, cumulants, doors, replay, worlds
+from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, ppo, rewarded, watching
+from psiphi import lens as lenses
+from psiphi.lens import Lens
+from psiphi.configs import Count, Number, Seed
+from psiphi.demos import Demonstrations
+from psiphi.errors import UserError
+from psiphi.loops import gym, scan
+from psiphi.loops.evaluate import rollout_returns
+from psiphi.model import Model
+from psiphi.nets import ActionNet
+from psiphi.types import Agent, Demonstration, Demos, Env, EnvSpec, Metrics, Pace
+from psiphi.worlds import OWN, World
+
+RECORDED, ONLINE, NONE = "recorded", "online", "none"
+"""Where demonstrations come from, if not from a file: the world's own demonstrators beforehand, others while one acts, nowhere."""
+
+EVERYBODY = "everybody"
+"""The demonstrator whom a learner sees that is not told who did what."""
+
+CHUNK = 500
+"""Iterations between two looks at the clock where nothing is evaluated."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that decides what a training comes to."""
+
+    algorithm: str
+    """Its name in `psiphi.agents.ALGORITHMS`."""
+    env: str
+    """The world's name in `psiphi.worlds.WORLDS`, a Gymnasium id, or module:function."""
+    agent: Any
+    """The algorithm's config."""
+    world: Any = None
+    """The world's config; None where it has none."""
+    task: str = OWN
+    """What the world pays, and what a policy is judged by; empty: the world's own."""
+    demos: str = NONE
+    """Demonstrations: "recorded" beforehand by the world's own demonstrators, "online", "none", or a file."""
+    demonstrators: tuple[str, ...] = ()
+    """Who is recorded, by name; empty: those that the world names."""
+    episodes: Count = 100
+    """Recorded episodes of each demonstrator."""
+    pooled: bool = False
+    """Whether the learner takes all demonstrators for one, or is told who did what."""
+    room: Count = 20_000
+    """Steps that are kept of each demonstrator that is watched online."""
+    steps: Number = 0
+    """Environment steps, the random ones at the start included; rounded up to whole rollouts. 0: `updates` decide."""
+    updates: Number = 0
+    """Updates, where `steps` is 0."""
+    num_envs: Count = 8
+    """Environments side by side."""
+    rollout_length: Number = 0
+    """Steps of each environment between updates; 0: the algorithm's own number, 1 for those who replay."""
+    updates_per_rollout: Count = 1
+    """Updates after each rollout."""
+    prefill_steps: Number = 0
+    """Steps before the first update, for those who replay."""
+    study: Number = 0
+    """Rounds of updates after those and before the next step: what demonstrations teach needs no steps."""
+    evaluate_every: Number = 0
+    """Environment steps (offline: updates) between two evaluations; 0: none."""
+    evaluate_episodes: Count = 128
+    """Episodes of each evaluation."""
+    reward_from: str | None = None
+    """A trained model: the learner is paid what that inferred for `demonstrator`, and not by the world."""
+    demonstrator: Number = 0
+    """Whose inferred reward, or whose cloned policy, counted from 0."""
+    init_from: str | None = None
+    """A policy trained by bc from which ppo or gail starts, that of `demonstrator`."""
+    seed: Seed = 0
+    """Decides the demonstrations, the world and everything random."""
+
+    def __post_init__(self):
+        configs.check(self)
+
+
+class Trained(NamedTuple):
+    """What a run left, and what it cost."""
+
+    run: Run
+    """As it was carried out: names, tasks and configs filled in."""
+    agent: Agent
+    state: Any
+    """The algorithm's own state; what pays or watches has been taken off."""
+    spec: EnvSpec
+    """Of the observations and actions as the world gives them."""
+    demos: Demos | None
+    agents: tuple[Any, ...]
+    """The demonstrators, by id."""
+    lens: Lens | None
+    """What is done to observations before the networks see them; None: nothing."""
+    first_action: int
+    """What the world calls action 0."""
+    names: tuple[str, ...]
+    """What the cumulants are called; () for learned ones."""
+    env_steps: int
+    wall_s: float
+    rows: list[dict[str, Any]]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return ALGORITHMS[self.run.algorithm]
+
+    @property
+    def net(self) -> Any:
+        """The network that is deployed."""
+        return self.algorithm.deployed(self.run.agent, self.state)
+
+
+# --- A run by default ----------------------------------------------------------------------------------------------------
+
+
+def algorithm_of(name: str) -> Algorithm:
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise UserError(f"{name!r} is not an algorithm; expected one of {', '.join(ALGORITHMS)}.")
+    return ALGORITHMS[name]
+
+
+def default_run(algorithm: str, env: str, preset: str = "default", *, world: World | None = None, **changes: Any) -> Run:
+    """An algorithm in a world with the settings that suit it there, or general ones where nobody tuned any; `changes` are of fields."""
+    known, place = algorithm_of(algorithm), world or worlds.find(env)
+    tables = {"default": place.presets, "paper": place.paper}
+    if preset not in tables:
+        raise UserError(f"The preset is {preset!r}, expected default or paper.")
+    found = tables[preset].get(algorithm)
+    if found is None and preset == "paper":
+        having = ", ".join(place.paper) or "no algorithm"
+        raise UserError(f"{algorithm} has no preset paper in {place.name}; there, {having} has one.")
+    fields = found() if found else {**worlds.gym.PACE, "agent": known.config(), "steps": 20_000 if known.acts else 0, "updates": 0 if known.acts else 1_000}
+    if fields.get("demos") == RECORDED and not known.watches(fields["agent"]):
+        fields["demos"] = NONE
+    return Run(algorithm=algorithm, env=place.name, world=place.config, **{**fields, **changes})
+
+
+def changed(value: Any, changes: Mapping[str, Any]) -> Any:
+    """A config with some fields replaced, by dotted names such as ``agent.itd.beta``."""
+    for name, new in changes.items():
+        value = _replaced(value, name.split("."), new)
+    return value
+
+
+def _replaced(value: Any, path: list[str], new: Any) -> Any:
+    first, *rest = path
+    return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
+
+
+def completed(run: Run, world: World | None = None) -> Run:
+    """The run with the world's own task, config and demonstrators where it names none; refuses what would silently not be done."""
+    algorithm, place = algorithm_of(run.algorithm), world or worlds.find(run.env)
+    if not isinstance(run.agent, algorithm.config):
+        raise UserError(f"The config of {run.algorithm} is a {type(run.agent).__name__}, expected {algorithm.config.__name__}.")
+    if bool(run.steps) == bool(run.updates):
+        raise UserError(f"steps is {run.steps} and updates is {run.updates}, expected exactly one of them above 0.")
+    if run.steps and not acts(run):
+        raise UserError(f"{run.algorithm} takes no steps in the world, expected updates instead of steps.")
+    paid = algorithm.paid(run.agent)
+    if run.reward_from is not None and not paid:
+        raise UserError(f"{run.algorithm} is not paid, so it has no use for the reward of {run.reward_from}.")
+    if run.init_from is not None and run.algorithm not in ("ppo", "gail"):
+        raise UserError(f"{run.algorithm} cannot start from a cloned policy; ppo and gail can.")
+    config = place.config if run.world is None else run.world
+    if place.config is not None and not isinstance(config, type(place.config)):
+        raise UserError(f"The config of {place.name} is a {type(config).__name__}, expected {type(place.config).__name__}.")
+    names = run.demonstrators or (place.demonstrators(config) if run.demos == RECORDED else ())
+    return dataclasses.replace(run, env=place.name, world=config, task=place.task(config, run.task or place.own), demonstrators=names)
+
+
+def acts(run: Run) -> bool:
+    """Whether the learner takes steps of its own: to learn from them, or only to meet others."""
+    return ALGORITHMS[run.algorithm].acts or run.demos == ONLINE
+
+
+def loop_of(run: Run) -> scan.LoopConfig:
+    """How many iterations, how wide, and between which evaluations."""
+    algorithm = ALGORITHMS[run.algorithm]
+    if not acts(run):
+        return scan.LoopConfig(iterations=run.updates, chunk=min(run.evaluate_every or CHUNK, run.updates), seed=run.seed)
+    length = run.rollout_length or algorithm.rollout_length(run.agent)
+    rollout = length * run.num_envs
+    prefill = run.prefill_steps if length == 1 else 0
+    by_steps = run.study + max(-(-(run.steps - prefill) // rollout), 1)
+    iterations = max(-(-run.updates // run.updates_per_rollout), 1) if run.updates else by_steps
+    return scan.LoopConfig(
+        iterations=iterations,
+        chunk=min(max(round(run.evaluate_every / rollout), 1) if run.evaluate_every else CHUNK, iterations),
+        num_envs=run.num_envs,
+        rollout_length=length,
+        updates_per_rollout=run.updates_per_rollout,
+        prefill_steps=prefill,
+        study=min(run.study, iterations),
+        seed=run.seed,
+    )
+
+
+# --- Where it is run -----------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A world as a loop needs it: a JAX environment, or Gymnasium's side by side."""
+
+    env: Env | None
+    vector: VectorEnv[Any, Any, Any] | None
+    spec: EnvSpec
+    first_action: int
+
+
+def place_of(made: Any, num_envs: int) -> Place:
+    """What an environment shows and allows; Gymnasium's are made a vector of `num_envs`, or of one if one is given."""
+    if isinstance(made, Env):
+        return Place(made, None, made.spec, 0)
+    vector = _vector(made, num_envs)
+    seen, done = vector.single_observation_space, vector.single_action_space
+    if not isinstance(done, gymnasium.spaces.Discrete):
+        raise UserError(f"The environment's actions are {done}, expected discrete ones.")
+    if not isinstance(seen, gymnasium.spaces.Box | gymnasium.spaces.MultiBinary) or not seen.shape:
+        raise UserError(f"The environment's observations are {seen}, expected arrays; gymnasium.wrappers.FlattenObservation makes some.")
+    return Place(None, vector, EnvSpec(seen.shape, seen.dtype, int(done.n)), int(done.start))
+
+
+def _vector(made: Any, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    if isinstance(made, VectorEnv):
+        return made
+    if isinstance(made, gymnasium.Env):
+        return SyncVectorEnv([lambda: made], autoreset_mode=AutoresetMode.SAME_STEP)
+    if not callable(made):
+        raise UserError(f"The environment is {doors.called(made)}, expected an environment, a function that makes one, or its id.")
+
+    def factory() -> gymnasium.Env[Any, Any]:
+        env = made()
+        if not isinstance(env, gymnasium.Env):
+            raise UserError(f"What should make an environment made {doors.called(env)}, expected a gymnasium.Env.")
+        return env
+
+    try:
+        return SyncVectorEnv([factory] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise UserError(f"The environment cannot be made: {str(error).rstrip('.')}.") from error
+
+
+# --- What was demonstrated -----------------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """Demonstrations as a learner gets them."""
+
+    demos: Demos | None
+    agents: tuple[Any, ...]
+    watch: scan.Watch | None = None
+    """Where they are seen while one acts."""
+    columns: tuple[str, ...] = ()
+    """What the numbers of an observation are called."""
+
+
+def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demos | None) -> Shown:
+    """What the learner is shown: what is given, or what the run names."""
+    algorithm = ALGORITHMS[run.algorithm]
+    if not algorithm.watches(run.agent):
+        return Shown(None, ())
+    if given is None and run.demos == NONE:
+        if algorithm.watches_always:
+            raise UserError(f"{run.algorithm} learns from demonstrations, expected recorded, online or a file, but found none.")
+        return Shown(None, ())
+    if given is None and run.demos == ONLINE:
+        names = world.watched(run.world)
+        if not names:
+            raise UserError(f"Nobody can be watched online in {world.name}, expected {_sources(world)} as demonstrations.")
+        names = (EVERYBODY,) if run.pooled else names
+        watch = watching.watch_all_as_one if run.pooled else watching.watch
+        return Shown(replay.no_demonstrations(spec, len(names), run.room), names, watch)
+    if given is None and run.demos == RECORDED:
+        if world.record is None:
+            raise UserError(f"{world.name} has no demonstrators of its own to record, expected {_sources(world)} as demonstrations.")
+        demos = world.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
+        return _pooled(run, Shown(demos, run.demonstrators))
+    logs = Demonstrations.read(run.demos) if given is None else given
+    if isinstance(logs, Demos):
+        return _pooled(run, Shown(logs, tuple(range(logs.count.shape[0]))))
+    check_fits(logs, spec)
+    return _pooled(run, Shown(logs.to_demos(), logs.agents, None, logs.names))
+
+
+def _sources(world: World) -> str:
+    sources = [name for name, there in ((RECORDED, world.record), (ONLINE, world.watched(world.config))) if there]
+    return " or ".join([*sources, "a file"])
+
+
+def _pooled(run: Run, shown: Shown) -> Shown:
+    if not run.pooled or shown.demos is None:
+        return shown
+    return shown._replace(demos=pool(shown.demos), agents=(EVERYBODY,))
+
+
+def pool(demos: Demos) -> Demos:
+    """All demonstrators as one, their steps one after the other."""
+
+    def joined(x: Array) -> Array:
+        return jnp.concatenate([x[k, :count] for k, count in enumerate(np.asarray(demos.count))])[None]
+
+    return Demos(Demonstration(*map(joined, demos.steps)), jnp.sum(demos.count, keepdims=True))
+
+
+def check_fits(demos: Demonstrations, spec: EnvSpec) -> None:
+    """One sentence for demonstrations of another world."""
+    if demos.obs.shape[1:] != spec.obs_shape:
+        raise UserError(f"The demonstrations' observations have shape {demos.obs.shape[1:]}, but the world's have {spec.obs_shape}.")
+    if demos.num_actions > spec.num_actions:
+        raise UserError(f"The demonstrations have {demos.num_actions} actions, but the world has {spec.num_actions}.")
+
+
+# --- Training ------------------------------------------------------------------------------------------------------------
+
+Evaluate = Callable[[Any, Array], Metrics]
+
+
+def train(
+    run: Run,
+    *,
+    out: Path | None = None,
+    demos: Demonstrations | Demos | None = None,
+    world: World | None = None,
+    model: Model | None = None,
+    net: Any = None,
+    state: Any = None,
+    features: Any = None,
+    evaluate: Evaluate | None = None,
+    progress: bool = True,
+    checkpoint_every_s: float = 30.0,
+) -> Trained:
+    """Train to the end, or continue what `out` holds.
+
+    What the run names by a file or a name can be given as a thing: `demos`, `world`, the `model` whose inferred reward is paid, the trained
+    `net` to start from. `state` is the algorithm's state to go on from. `features` are cumulants of the user's. `evaluate(state, key)` takes
+    the place of the world's own evaluation.
+    """
+    started = time.monotonic()
+    place_world = world or worlds.find(run.env)
+    run = completed(run, place_world)
+    algorithm = ALGORITHMS[run.algorithm]
+    place = place_of(place_world.env(run.world, run.task), run.num_envs)
+    if place.vector is not None and place.vector.num_envs != run.num_envs:
+        run = dataclasses.replace(run, num_envs=place.vector.num_envs)
+    loop = loop_of(run)
+    pace = Pace(num_envs=run.num_envs, updates=loop.iterations * loop.updates_per_rollout)
+    agents = _count(run, place_world, demos)
+    if not place_world.lensed and run.demos in (RECORDED, ONLINE):
+        algorithm.make(run.agent, place.spec, agents, pace)  # before anything is recorded: it refuses at once what cannot be
+    shown = shown_to(run, place_world, place.spec, demos)
+    inside = _seen_inside(run, place_world, place, shown, features)
+    agent = algorithm.make(run.agent, inside.spec, len(shown.agents), pace, **inside.options)
+    inner = agent
+    paying = model if model is not None or run.reward_from is None else _paid_by(run, place.spec)
+    net = net if net is not None or run.init_from is None else _cloned_by(run)
+    agent = agent if net is None else started_from(run.algorithm, agent, net)
+    agent = agent if paying is None else rewarded.rewarded(agent, rewarded.inferred(run.demonstrator), paying)
+    agent = agent if shown.watch is None else watching.watching(agent)
+    if shown.watch is None and shown.demos is not None:
+        replay.check_demos(inside.demos, inside.spec, getattr(run.agent, "demonstrator", None))
+    common = {
+        "out": out,
+        "settings": {"run": dataclasses.asdict(run)},
+        "progress": progress,
+        "checkpoint_every_s": checkpoint_every_s,
+    }
+    if state is not None:
+        state = _anew(agent, state, inside.demos, run)
+    if place.env is not None or not acts(run):
+        judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
+        result = scan.run(
+            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=shown.watch, state=state, **common
+        )
+    else:
+        assert place.vector is not None
+        hosts = gym.Worlds(place.vector, see=inside.see, first_action=place.first_action)
+        judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
+        result = gym.run(hosts, agent, inside.demos, loop, evaluate=judge, watch=shown.watch, state=state, **common)
+    left = result.agent()
+    for wraps in (shown.watch is not None, paying is not None):
+        left = left.agent if wraps else left
+    steps = loop.env_steps(loop.iterations) if acts(run) else 0
+    return Trained(
+        run, inner, left, place.spec, inside.demos, shown.agents, inside.lens, place.first_action, inside.names, steps,
+        time.monotonic() - started, result.rows,
+    )  # fmt: skip
+
+
+def _count(run: Run, world: World, given: Demonstrations | Demos | None) -> int:
+    """How many demonstrators there will be, before any is recorded."""
+    if not ALGORITHMS[run.algorithm].watches(run.agent) or (given is None and run.demos == NONE):
+        return 0
+    return 1 if run.pooled else len(world.watched(run.world) if run.demos == ONLINE else run.demonstrators)
+
+
+def _anew(agent: Agent, state: Any, demos: Demos | None, run: Run) -> Any:
+    """A state to go on from: what was learned stays, the optimiser and its schedule begin anew."""
+    fresh = jax.jit(agent.init)(jax.random.key(run.seed), demos)
+    kept = {name: getattr(fresh, name) for name in ("optimiser", "ramp") if hasattr(fresh, name)}
+    return state._replace(**kept)
+
+
+class _Inside(NamedTuple):
+    """The world as the networks see it."""
+
+    spec: EnvSpec
+    env: Env | None
+    demos: Demos | None
+    lens: Lens | None
+    see: Callable[[Any], np.ndarray]
+    options: dict[str, Any]
+    names: tuple[str, ...]
+
+
+def _seen_inside(run: Run, world: World, place: Place, shown: Shown, features: Any) -> _Inside:
+    """JAX worlds are seen as they are. Of a stranger's observations, numbers are standardised by the demonstrations, and pictures turned
+    round; networks with successor features do that by themselves, for the others it is done before."""
+    if not world.lensed:
+        return _Inside(place.spec, place.env, shown.demos, None, np.asarray, {}, ())
+    algorithm, spec = ALGORITHMS[run.algorithm], place.spec
+    lens = lens_of(spec, shown.demos)
+    if algorithm.successor_features:
+        given = _given(run, shown, features)
+        config = run.agent.itd if hasattr(run.agent, "itd") else run.agent
+
+        def initial(key: Array, heads: int) -> Any:
+            return lens.on(itd.initial_net(config, lens.spec(spec.num_actions), heads, key, given))
+
+        names = () if given is None else cumulants.names(given, shown.columns or _columns(spec))
+        return _Inside(spec, place.env, shown.demos, lens, np.asarray, {"initial": initial}, names)
+    look = partial(lenses.look, mean=lens.mean, scale=lens.scale, layout=lens.layout, standardise=lens.standardise)
+    inside = lens.spec(spec.num_actions)._replace(symmetry=None)
+    env = None if place.env is None else _looked_through(place.env, inside, look)
+    return _Inside(inside, env, _looked_at(shown.demos, look), lens, lambda obs: look(np.asarray(obs)), {}, ())
+
+
+def _looked_through(env: Env, spec: EnvSpec, look: Callable[[Any], Any]) -> Env:
+    """A JAX environment whose observations are what the networks are to see."""
+
+    def reset(key: Array) -> tuple[Any, Array]:
+        state, obs = env.reset(key)
+        return state, look(obs[None])[0]
+
+    def step(state: Any, action: Array, key: Array) -> tuple[Any, Any]:
+        after, reached = env.step(state, action, key)
+        return after, reached._replace(obs=look(reached.obs[None])[0])
+
+    return Env(spec, reset, step)
+
+
+def lens_of(spec: EnvSpec, demos: Demos | None) -> Lens:
+    """What is done to observations: by the demonstrations' mean and spread; without demonstrations nothing is known of either."""
+    if demos is None:
+        return lenses.blank(spec.obs_shape, spec.obs_dtype, False)
+    examples = np.concatenate([np.asarray(demos.steps.obs[k, :count]) for k, count in enumerate(np.asarray(demos.count))])
+    return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype)
+
+
+def _looked_at(demos: Demos | None, look: Callable[[np.ndarray], np.ndarray]) -> Demos | None:
+    if demos is None:
+        return None
+
+    def each(x: Array) -> Array:
+        flat = look(np.asarray(x).reshape(-1, *x.shape[2:]))
+        return jnp.asarray(flat.reshape(*x.shape[:2], *flat.shape[1:]))
+
+    return demos._replace(steps=demos.steps._replace(obs=each(demos.steps.obs), next_obs=each(demos.steps.next_obs)))
+
+
+def _given(run: Run, shown: Shown, features: Any) -> Any:
+    """Cumulants that are not learned."""
+    config = run.agent.itd if hasattr(run.agent, "itd") else run.agent
+    if not itd.has_given(config):
+        return None
+    assert shown.demos is not None
+    s, count = shown.demos.steps, np.asarray(shown.demos.count)
+    steps = [np.concatenate([np.asarray(x[k, :n]) for k, n in enumerate(count)]) for x in (s.obs, s.action, s.next_obs, s.discount)]
+    if config.cumulants == "given":
+        if not callable(features):
+            raise UserError('cumulants is "given", but there are no features, expected a function of (obs, action, next_obs, terminated).')
+        return cumulants.given(features, steps)
+    width = int(np.prod(steps[0].shape[1:]))
+    names = list(shown.columns or (str(i) for i in range(width)))
+    levels = range(width) if config.levels == ("all",) else [names.index(name) for name in config.levels if name in names]
+    return cumulants.changes(steps, levels=tuple(levels), ends=config.ends)
+
+
+def _columns(spec: EnvSpec) -> tuple[str, ...]:
+    return tuple(f"obs_{i}" for i in range(int(np.prod(spec.obs_shape))))
+
+
+# --- What pays, and what is begun with -----------------------------------------------------------------------------------
+
+
+def _paid_by(run: Run, spec: EnvSpec) -> Model:
+    """The model whose inferred reward is to be paid."""
+    from psiphi.api import files
+
+    found = files.read(Path(str(run.reward_from)))
+    if found.known is None:
+        raise UserError(f"{run.reward_from} is a policy of {found.algorithm}, expected a model that infers rewards, of itd or psiphi.")
+    if not 0 <= run.demonstrator < len(found.known.agents):
+        raise UserError(
+            f"{run.reward_from} knows demonstrators 0 to {len(found.known.agents) - 1}, but the reward of {run.demonstrator} is asked for."
+        )
+    if found.known.lens.shape != spec.obs_shape or found.known.num_actions != spec.num_actions:
+        raise UserError(
+            f"{run.reward_from} reads observations of shape {found.known.lens.shape} and knows {found.known.num_actions} actions, "
+            f"but the world has {spec.obs_shape} and {spec.num_actions}."
+        )
+    return found.known.model
+
+
+def _cloned_by(run: Run) -> ActionNet:
+    """One demonstrator's policy out of what bc left."""
+    from psiphi.api import files
+
+    found = files.read(Path(str(run.init_from)))
+    if found.algorithm != "bc":
+        raise UserError(f"{run.init_from} was trained by {found.algorithm}, but init_from expects what bc left.")
+    if not 0 <= run.demonstrator < len(found.agents):
+        raise UserError(f"{run.init_from} has cloned demonstrators 0 to {len(found.agents) - 1}, but {run.demonstrator} is asked for.")
+    assert found.policies is not None
+    return bc.of_demonstrator(found.policies.net, run.demonstrator)
+
+
+def started_from(name: str, agent: Agent, net: Any) -> Agent:
+    """The agent with a trained network where its own would be untrained; of ppo and gail, the torso and the head of the policy."""
+
+    def init(key: Array, demos: Demos | None) -> Any:
+        state = agent.init(key, demos)
+        if name == "gail":
+            return state._replace(ppo=state.ppo._replace(net=ppo.from_cloned(state.ppo.net, net)))
+        if name == "ppo":
+            return state._replace(net=ppo.from_cloned(state.net, net))
+        second = "average" if hasattr(state, "average") else "target"
+        return state._replace(**{"net": net, second: net})
+
+    return agent._replace(init=init)
+
+
+# --- Judging -------------------------------------------------------------------------------------------------------------
+
+
+def _evaluation(
+    run: Run, world: World, place: Place, agent: Agent, algorithm: Algorithm, shown: Shown, inside: _Inside
+) -> Evaluate | None:
+    """What is measured between chunks: what episodes come to on the task; where demonstrators are told apart, each on what it wants."""
+    if not run.evaluate_every or (place.env is None and place.vector is None):
+        return None
+    tasks = wanted_tasks(run, world, shown.agents) if algorithm.tells_apart and not run.pooled else None
+    if tasks is not None:
+        return _apart(run, world, place, algorithm, tasks)
+    if place.env is not None:
+        assert inside.env is not None
+        return partial(_judged, run, world, inside.env, agent)
+    return _HostJudge(run, world, agent, inside.see, place.first_action) if not algorithm.tells_apart else None
+
+
+def wanted_tasks(run: Run, world: World, agents: tuple[Any, ...]) -> dict[Any, str] | None:
+    """The task of each demonstrator, if the world can say; None if not."""
+    if world.wants is None or run.demos not in (RECORDED, ONLINE):
+        return None
+    return {name: world.wants(run.world, name) for name in agents}
+
+
+def _judged(run: Run, world: World, env: Env, agent: Agent, state: Any, key: Array) -> Metrics:
+    got = rollout_returns(env, partial(agent.policy, state), key, run.evaluate_episodes, world.longest(run.world))
+    return world.figures(run.world, run.task, got)
+
+
+def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str]) -> Evaluate | None:
+    if place.env is None:
+        return None
+
+    def evaluate(state: Any, key: Array) -> Metrics:
+        found: Metrics = {}
+        for k, (name, task) in enumerate(tasks.items()):
+            env = world.env(run.world, task)
+            assert isinstance(env, Env)
+            policy = algorithm.imitates(run.agent, state, k)
+            got = rollout_returns(env, policy, key, run.evaluate_episodes, world.longest(run.world))
+            found |= {f"{figure}/{name}": x for figure, x in world.figures(run.world, task, got).items()}
+        return found
+
+    return evaluate
+
+
+class _HostJudge:
+    """Plays a Gymnasium world between chunks, in environments of its own, which are made at the first call."""
+
+    def __init__(self, run: Run, world: World, agent: Agent, see: Callable[[Any], np.ndarray], first_action: int):
+        self._run, self._world, self._see, self._first = run, world, see, first_action
+        self._policy = jax.jit(agent.policy)
+        self._hosts: gym.Worlds | None = None
+
+    def __call__(self, state: Any, key: Array) -> Metrics:
+        run, made = self._run, self._world.env(self._run.world, self._run.task)
+        if isinstance(made, gymnasium.Env | VectorEnv):
+            return {}  # the one that learns is in it; its episodes are not to be disturbed
+        if self._hosts is None:
+            self._hosts = gym.Worlds(_vector(made, min(run.num_envs, run.evaluate_episodes)), see=self._see, first_action=self._first)
+        got = gym.rollout_returns(self._hosts, partial(self._policy, state), key, run.evaluate_episodes, self._world.longest(run.world), run.seed)
+        return self._world.figures(run.world, run.task, got)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,96 @@
+"""Roundabout: enter, drive around and leave at an exit, among others who leave at the first or second. A task is an exit."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from psiphi.envs import roundabout
+from psiphi.envs.roundabout import EXITS, RoundaboutConfig
+from psiphi.envs.traffic_gym import TrafficEnv
+from psiphi.errors import UserError
+from psiphi.types import Demonstration, Env, Metrics
+from psiphi.worlds import traffic
+from psiphi.worlds.world import OWN, Recorded, World
+
+REFERENCE = 44.7
+"""What IDM earns on the way to the third exit: the mean of 512 episodes with key 1000."""
+
+
+def task_name(config: RoundaboutConfig, task: str) -> str:
+    """An exit by its name, exr, nxr, wxr or sxr; the config's own without one."""
+    exit = config.ego_exit if task in (OWN, "own") else task
+    if exit not in EXITS:
+        raise UserError(f"{task!r} is not a task of Roundabout; expected an exit, one of {', '.join(EXITS)}.")
+    return exit
+
+
+def toward(config: RoundaboutConfig, k: Array | int, *, others: RoundaboutConfig | None = None) -> Env:
+    """The world in which the ego must leave where demonstrator k does: the same traffic, another route, another reward.
+
+    With `others`, that is the traffic, and the ego must leave at exit k of `config`.
+    """
+    return roundabout.make(others or config, jnp.array([EXITS.index(exit) for exit in config.exits])[k])
+
+
+def _env(config: RoundaboutConfig, task: str) -> Env:
+    return roundabout.make(replace(config, ego_exit=task_name(config, task)))
+
+
+def _figures(config: RoundaboutConfig, task: str, got: Mapping[str, Array]) -> Metrics:
+    known = replace(config, ego_exit=task_name(config, task)) == RoundaboutConfig()
+    return traffic.figures(REFERENCE if known else None, got)
+
+
+def record(config: RoundaboutConfig, demonstrators: tuple[str, ...], episodes: int, seed: int, split: str = "train") -> Recorded:
+    """So many episodes of each demonstrator: IDM in the ego's place, on its way to that one's exit, by the ego's actions."""
+    exits = tuple(task_name(config, name) for name in demonstrators)
+    goals = replace(config, exits=exits, exit_weights=(1.0,) * len(exits))
+    key = traffic.recording_key(seed, split)
+    shown = [jax.device_get(_driven(goals, config, jnp.asarray(k), jax.random.fold_in(key, k), episodes)) for k in range(len(exits))]
+    return traffic.side_by_side(shown, episodes, config.max_steps)
+
+
+@functools.partial(jax.jit, static_argnames=("goals", "config", "episodes"))
+def _driven(goals: RoundaboutConfig, config: RoundaboutConfig, k: Array, key: Array, episodes: int) -> tuple[Array, Demonstration]:
+    expert = functools.partial(roundabout.expert, config)
+    arrived = lambda reached: reached.extras["arrived"]  # noqa: E731
+    return traffic.driven(toward(goals, k, others=config), expert, arrived, key, episodes, config.max_steps)
+
+
+def _watched(config: RoundaboutConfig) -> tuple[str, ...]:
+    if config.demonstrator == "car":
+        return tuple(f"car {k + 1}" for k in range(roundabout.num_demonstrators(config)))
+    return config.exits
+
+
+def _drawn(config: RoundaboutConfig, task: str) -> TrafficEnv:
+    made = replace(config, ego_exit=task_name(config, task))
+    return TrafficEnv("Roundabout", made, roundabout.ROAD, roundabout.CLIP, "rgb_array")
+
+
+def expert_returns(config: RoundaboutConfig, key: Array, episodes: int) -> dict[str, Any]:
+    """What IDM earns in the ego's place."""
+    return traffic.expert_returns(roundabout.make(config), functools.partial(roundabout.expert, config), key, episodes, config.max_steps)
+
+
+ROUNDABOUT = World(
+    name="roundabout",
+    words="Roundabout, where the ego must leave at the third exit and the others leave at the first or second",
+    config=RoundaboutConfig(),
+    env=_env,
+    tasks=lambda config: (config.ego_exit, *(exit for exit in EXITS if exit != config.ego_exit)),
+    task=task_name,
+    demonstrators=lambda config: config.exits,
+    wants=task_name,
+    record=record,
+    watched=_watched,
+    figures=_figures,
+    longest=lambda config: config.max_steps,
+    presets=traffic.presets(reward_offset=0.0, psiphi_updates=2),
+    drawn=_drawn,
+)
