@@ -72,9 +72,14 @@ def check(config: Any, whose: str = "") -> None:
 
 
 def from_json(kind: Any, value: Any, name: str) -> Any:
-    """A frozen config, or a value in one, out of JSON values; anything that does not fit its type or range is refused."""
+    """A frozen config, or a value in one, out of JSON values; anything that does not fit its type or range is refused.
+
+    What a config had in earlier versions, and lists as `GONE`, is left out.
+    """
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         fields = _hints(kind)
+        if isinstance(value, dict):
+            value = {field: item for field, item in value.items() if field not in getattr(kind, "GONE", ())}
         needed = {field.name for field in dataclasses.fields(kind) if _has_no_default(field)}
         if not isinstance(value, dict) or set(value) - set(fields) or needed - set(value):
             raise UserError(f"{name} is not a {kind.__name__} of this version of psiphi.")

@@ -89,6 +89,15 @@ class Env(NamedTuple):
     """``step(state, action, key) -> state, timestep``"""
 
 
+class Pace(NamedTuple):
+    """What a run decides for an agent: it is no part of the algorithm's config."""
+
+    num_envs: int = 8
+    """Environments side by side, N."""
+    updates: int = 1_000
+    """Length of the schedules (rate, ramps) in updates; an array in the state, so one compiled program serves all lengths."""
+
+
 class Agent(NamedTuple):
     """An algorithm as pure functions of an explicit state, which also holds its replay: every loop runs every agent."""
 

@@ -4,7 +4,7 @@ The K policies are one stacked network whose slices share nothing, trained in on
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
 from psiphi import configs, losses, optim, replay
-from psiphi.configs import BatchSize, Count, Layers, Positive, Share, Weight, Width
+from psiphi.configs import BatchSize, Layers, Positive, Share, Weight, Width
 from psiphi.nets import ActionNet, TorsoName
-from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,9 @@ class BCConfig:
     learning_rate: Positive = 1e-3
     """Adam's rate."""
     cosine: bool = True
-    """The rate falls along a cosine over `updates`."""
+    """The rate falls along a cosine over the run's updates."""
     clip: Weight = 10.0
     """Clip the gradient's global norm; 0: don't."""
-    updates: Count = 4_000
-    """Length of the schedule in updates."""
     batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update."""
     entropy: Weight = 0.0
@@ -45,6 +43,9 @@ class BCConfig:
     """The networks that are judged follow by a moving average at this rate; 0: the last ones are judged."""
     mirror: bool = True
     """Show half of each batch through the environment's symmetry, if it declares one."""
+
+    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
+    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
 
     def __post_init__(self):
         configs.check(self)
@@ -104,9 +105,9 @@ def loss(net: ActionNet, demo: Demonstration, shown: Bool[Array, " K"], config: 
     return cloning - config.entropy * entropy + config.decay * squares, metrics
 
 
-def make(config: BCConfig, spec: EnvSpec, num_demonstrators: int) -> Agent:
+def make(config: BCConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
     """BC as an agent; it learns nothing from acting. Judged, N environments are given to the demonstrators' policies in turn."""
-    optimiser = optim.adam(config.learning_rate, clip=config.clip, cosine_steps=config.updates if config.cosine else 0)
+    optimiser = optim.adam(config.learning_rate, clip=config.clip, cosine_steps=pace.updates if config.cosine else 0)
 
     def init(key: Array, demos: Demos | None) -> State:
         checked = replay.check_shapes(demos, spec, num_demonstrators=num_demonstrators)

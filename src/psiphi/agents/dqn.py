@@ -7,7 +7,7 @@ next state is worth (`Backup`) and the batch are arguments of `learn`, so that s
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from psiphi.agents import bc
 from psiphi.configs import BatchSize, Count, Few, Layers, Number, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, TorsoName
-from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 Backup = Callable[[ActionNet, ActionNet, Array], Array]
 """``backup(net, target, next_obs[B]) -> value[B]``: what it is worth to be there next."""
@@ -50,17 +50,13 @@ class DQNConfig:
     learning_rate: Positive = 2e-3
     """Adam's rate."""
     cosine: bool = False
-    """The rate falls along a cosine over `updates`."""
-    updates: Count = 20_000
-    """Length of that schedule in updates."""
+    """The rate falls along a cosine over the run's updates."""
     clip: Weight = 10.0
     """Clip the gradient's global norm; 0: don't."""
     batch: BatchSize = 64
     """The agent's own transitions per update."""
     replay_size: Count = 40_000
     """How many of them are remembered."""
-    num_envs: Count = 8
-    """Environments that fill the replay side by side; the loop's number."""
     epsilon_start: Share = 1.0
     """Share of random actions at first."""
     epsilon_end: Share = 0.05
@@ -77,6 +73,9 @@ class DQNConfig:
     """Weight of cloning the demonstrators on the shared torso (BC-aux); 0: plain DQN, which needs no demonstrations."""
     bc_batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update for that."""
+
+    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
+    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
 
     def __post_init__(self):
         configs.check(self)
@@ -183,12 +182,12 @@ def deployed(config: DQNConfig, state: State) -> ActionNet:
     return state.target if config.ema else state.net
 
 
-def make_optimiser(config: DQNConfig) -> optax.GradientTransformation:
-    return optim.adam(config.learning_rate, clip=config.clip, cosine_steps=config.updates if config.cosine else 0)
+def make_optimiser(config: DQNConfig, pace: Pace) -> optax.GradientTransformation:
+    return optim.adam(config.learning_rate, clip=config.clip, cosine_steps=pace.updates if config.cosine else 0)
 
 
-def make_experience(config: DQNConfig) -> TrajectoryBuffer:
-    return replay.make_experience(num_envs=config.num_envs, size=config.replay_size, batch=config.batch, n_step=config.n_step)
+def make_experience(config: DQNConfig, pace: Pace) -> TrajectoryBuffer:
+    return replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.batch, n_step=config.n_step)
 
 
 def sample(config: DQNConfig, spec: EnvSpec, experience: TrajectoryBuffer, state: State, key: Array) -> Transition:
@@ -219,13 +218,13 @@ def explore(config: DQNConfig, state: State, action: Int[Array, " N"], num_actio
     return jnp.where(jax.random.bernoulli(whether_key, epsilon(config, state.env_steps), action.shape), anything, action)
 
 
-def make(config: DQNConfig, spec: EnvSpec, num_demonstrators: int = 0) -> Agent:
+def make(config: DQNConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
     """DQN as an agent: it acts epsilon-greedily by its network and is judged greedily by `deployed`.
 
     The loop must have collected `n_step` steps of each environment before the first update.
     """
     check(config, num_demonstrators)
-    optimiser, experience = make_optimiser(config), make_experience(config)
+    optimiser, experience = make_optimiser(config, pace), make_experience(config, pace)
     backup = double_backup if config.double else hard_backup
 
     def init(key: Array, demos: Demos | None) -> State:

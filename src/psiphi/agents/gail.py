@@ -21,13 +21,13 @@ from psiphi.configs import BatchSize, Count, Layers, Number, Positive, Weight, W
 from psiphi.errors import UserError
 from psiphi.losses import AdversarialReward
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
-from psiphi.types import Agent, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import Agent, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 def default_ppo() -> PPOConfig:
     """Short-sighted. Demonstrators who have what they want leave, but the world goes on, and there nothing looks demonstrated, so that a
     generator that looks far ahead learns not to finish."""
-    return PPOConfig(gamma=0.5, num_envs=32)
+    return PPOConfig(gamma=0.5)
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,15 @@ def check(config: GAILConfig) -> None:
         )
 
 
-def make(config: GAILConfig, spec: EnvSpec) -> Agent:
+def make(config: GAILConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
     """GAIL as an agent: PPO over a re-rewarded rollout. The environment's own reward is never looked at.
 
-    The demonstrations given to `init` become part of its state, of the imitated demonstrator only; the control needs none.
+    The demonstrations given to `init` become part of its state, of the imitated demonstrator only, however many there are; the control
+    needs none.
     """
+    del num_demonstrators
     check(config)
-    generator = ppo.make(config.ppo, spec)
+    generator = ppo.make(config.ppo, spec, 0, pace)
     optimiser = make_optimiser(config)
 
     def init(key: Array, demos: Demos | None) -> State:

@@ -7,7 +7,7 @@ preferences w_k, such that softmax(psi_k.w_k) imitates agent k (BC-Q) and psi_k 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weigh
 from psiphi.cumulants import CumulantKind, Cumulants, Ends
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName, of_heads, taken
-from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,9 @@ class ITDConfig:
     learning_rate: Positive = 2e-3
     """Adam's rate (paper: 1e-4 on CoinGrid)."""
     cosine: bool = True
-    """Extension: the rate falls along a cosine over `updates`; off: constant (paper)."""
+    """Extension: the rate falls along a cosine over the run's updates; off: constant (paper)."""
     clip: Weight = 10.0
     """Extension: clip the gradient's global norm; 0: don't (paper)."""
-    updates: Count = 6_000
-    """Length of the schedules (rate, ramp of the priors) in updates."""
     batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update (paper: 64)."""
     alternate: bool = False
@@ -89,7 +87,7 @@ class ITDConfig:
     sparsity_scale: Weight = 5.0
     """Its scale: log(1 + scale |phi_i|)."""
     sparsity_ramp: Weight = 0.5
-    """It grows from 0 to its full weight over this part of `updates`."""
+    """It grows from 0 to its full weight over this part of the run's updates."""
     nonnegative: Weight = 0.0
     """Extension: weight of the prior that nobody is paid less than nothing, which grows along the same ramp; 0: off (paper). Where an
     episode can end in ways that nobody demonstrated, who is paid to go on does not look for them."""
@@ -101,8 +99,9 @@ class ITDConfig:
     """Extension: show half of each batch through the environment's symmetry, if it declares one."""
     replay_size: Count = 40_000
     """How many of the ego's steps are remembered."""
-    num_envs: Count = 8
-    """Environments that fill the replay side by side; the loop's number."""
+
+    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
+    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
 
     def __post_init__(self):
         configs.check(self)
@@ -130,6 +129,8 @@ class State(NamedTuple):
     """Steps of each demonstrator ever added; the ring of demonstrations overwrites its oldest."""
     experience: Any
     count: Array
+    ramp: Array
+    """Updates until the priors count in full."""
 
 
 class Predictions(NamedTuple):
@@ -247,10 +248,9 @@ def costs(p: Predictions, w: Array, cross: Transition) -> Array:
 
 
 def joint_loss(
-    net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, count: Array, config: ITDConfig
+    net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, ramp: Array, config: ITDConfig
 ) -> tuple[Array, Metrics]:
-    """The weighted sum of all terms, and each of them."""
-    ramp = jnp.clip(count / max(config.sparsity_ramp * config.updates, 1), 0, 1)
+    """The weighted sum of all terms, and each of them; `ramp` is the share in which the priors count by now."""
     if net.given is not None:
         return wants.joint_loss(net, target, demo, cross, ramp, config)
     p, w = predict(net, target, demo, cross), preferences(config, net.w)
@@ -354,8 +354,13 @@ Initial = Callable[[Array, int], PsiPhiNet]
 """``initial(key, heads)``: a network before anything is learned."""
 
 
-def make_optimiser(config: ITDConfig):
-    return optim.adam(config.learning_rate, clip=config.clip, cosine_steps=config.updates if config.cosine else 0)
+def make_optimiser(config: ITDConfig, pace: Pace):
+    return optim.adam(config.learning_rate, clip=config.clip, cosine_steps=pace.updates if config.cosine else 0)
+
+
+def ramp_length(config: ITDConfig, pace: Pace) -> Array:
+    """Updates until the priors count in full, at least one."""
+    return jnp.asarray(max(config.sparsity_ramp * pace.updates, 1), jnp.float32)
 
 
 def next_target(config: ITDConfig, target: PsiPhiNet, net: PsiPhiNet, count: Array) -> PsiPhiNet:
@@ -417,14 +422,14 @@ def alternating_step(
     return net, (first, second), bc_metrics | itd_metrics
 
 
-def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, initial: Initial | None = None) -> Agent:
+def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, initial: Initial | None = None) -> Agent:
     """ITD as an agent. While it learns it explores at random and ignores rewards; judged, it imitates demonstrators in turn.
 
     `initial` makes another network than `initial_net` does: one whose cumulants are given, say.
     """
     check(config)
-    optimiser = make_optimiser(config)
-    experience = replay.make_experience(num_envs=config.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1)
+    optimiser = make_optimiser(config, pace)
+    experience = replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1)
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None
@@ -438,6 +443,7 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, initial: Init
             seen=demos.count,
             experience=experience.init(replay.blank_transition(spec)),
             count=jnp.zeros((), jnp.int32),
+            ramp=ramp_length(config, pace),
         )
 
     def act(state: State, obs: Array, key: Array) -> Array:
@@ -451,7 +457,8 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, initial: Init
         if config.alternate:
             net, optimiser_state, metrics = alternating_step(config, optimiser, num_demonstrators, state, demo, cross)
         else:
-            gradients, metrics = jax.grad(joint_loss, has_aux=True)(state.net, state.target, demo, cross, weight, state.count, config)
+            ramp = optim.progress(state.count, state.ramp)
+            gradients, metrics = jax.grad(joint_loss, has_aux=True)(state.net, state.target, demo, cross, weight, ramp, config)
             net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
         count = state.count + 1
         target = next_target(config, state.target, net, count)

@@ -5,7 +5,7 @@ were worth; `update` is the whole of PPO's update, several epochs of minibatches
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from psiphi.agents import bc
 from psiphi.configs import BatchSize, Count, Layers, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
-from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ class PPOConfig:
     """Discount factor."""
     lambda_: Share = 0.95
     """Of generalised advantage estimation: 0 trusts the value after one step, 1 only where the rollout or the episode ends."""
-    num_envs: Count = 16
-    """Environments side by side, N; the loop's number."""
     rollout_length: Count = 32
     """Steps of each environment per update, T; the loop's number."""
     epochs: Count = 4
@@ -51,9 +49,7 @@ class PPOConfig:
     learning_rate: Positive = 1e-3
     """Adam's rate at the first update."""
     decay: Literal["constant", "linear", "cosine"] = "linear"
-    """How the rate falls to 0 over `updates`, if it does."""
-    updates: Count = 200
-    """Length of the schedule in updates, that is in rollouts."""
+    """How the rate falls to 0 over the run's updates, that is over its rollouts, if it does."""
     clip: Weight = 0.5
     """Clip the gradient's global norm; 0: don't."""
     entropy: Weight = 0.01
@@ -73,6 +69,9 @@ class PPOConfig:
     policy need not be symmetric, so the mirrored action is not one that it drew, nor need the ego's reward be symmetric."""
     temperature: Weight = 0.0
     """When it is judged it draws its actions from softmax(logits / temperature); 0: it takes the likeliest. While it learns it is 1."""
+
+    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
+    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
 
     def __post_init__(self):
         configs.check(self)
@@ -198,9 +197,8 @@ def batch(config: PPOConfig, rollout: Transition, thought: Behaviour) -> Batch:
     return flat(Batch(rollout.obs, rollout.action, thought.log_policy, thought.value, advantage, target))
 
 
-def minibatch_indices(config: PPOConfig, key: Array) -> Array:
+def minibatch_indices(config: PPOConfig, steps: int, key: Array) -> Array:
     """``[epochs * minibatches, B]``: each epoch goes through all steps once, in an order of its own."""
-    steps = config.num_envs * config.rollout_length
     orders = jax.vmap(lambda k: jax.random.permutation(k, steps))(jax.random.split(key, config.epochs))
     return orders.reshape(config.epochs * config.minibatches, -1)
 
@@ -245,21 +243,22 @@ def loss(net: ActorCritic, mini: Batch, clone: tuple[Demonstration, Array] | Non
     return total + config.bc_weight * clone_loss, metrics | clone_metrics
 
 
-def make_optimiser(config: PPOConfig) -> optax.GradientTransformation:
+def make_optimiser(config: PPOConfig, pace: Pace) -> optax.GradientTransformation:
     """Adam with PPO's customary 1e-5 beside the root of the second moment; the schedule counts gradient steps."""
-    steps = config.updates * config.epochs * config.minibatches
-    rate = {
-        "constant": config.learning_rate,
-        "linear": optax.linear_schedule(config.learning_rate, 0.0, steps),
-        "cosine": optax.cosine_decay_schedule(config.learning_rate, steps),
-    }[config.decay]
-    clipping = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
-    return optax.chain(clipping, optax.adam(rate, eps=1e-5))
+    steps = pace.updates * config.epochs * config.minibatches
+    return optim.adam(
+        config.learning_rate,
+        clip=config.clip,
+        eps=1e-5,
+        cosine_steps=steps if config.decay == "cosine" else 0,
+        final_fraction=0.0,
+        linear_steps=steps if config.decay == "linear" else 0,
+    )
 
 
-def check(config: PPOConfig, num_demonstrators: int = 0) -> None:
+def check(config: PPOConfig, num_demonstrators: int, pace: Pace) -> None:
     """Refuse what cannot be done."""
-    steps = config.num_envs * config.rollout_length
+    steps = pace.num_envs * config.rollout_length
     if steps % config.minibatches:
         raise UserError(f"minibatches is {config.minibatches}, but expected was a divisor of num_envs * rollout_length, {steps}.")
     if config.bc_weight and not num_demonstrators:
@@ -273,15 +272,15 @@ def sample_clone(config: PPOConfig, spec: EnvSpec, demos: Demos, key: Array) -> 
     return replay.mirror_demonstrations(spec, demo, mirror_key) if config.mirror else demo, replay.has_shown(demos)
 
 
-def make(config: PPOConfig, spec: EnvSpec, num_demonstrators: int = 0) -> Agent:
-    """PPO as an agent, to be updated once per rollout; the loop's `num_envs` and `rollout_length` are the config's."""
-    check(config, num_demonstrators)
-    optimiser = make_optimiser(config)
+def make(config: PPOConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
+    """PPO as an agent, to be updated once per rollout; the loop's `num_envs` is the pace's and its `rollout_length` the config's."""
+    check(config, num_demonstrators, pace)
+    optimiser = make_optimiser(config, pace)
 
     def init(key: Array, demos: Demos | None) -> State:
         cloned = replay.check_shapes(demos, spec, num_demonstrators=num_demonstrators) if config.bc_weight else None
         net = initial_net(config, spec, num_demonstrators, key)
-        grid = (config.rollout_length, config.num_envs)
+        grid = (config.rollout_length, pace.num_envs)
         rollout = jax.tree.map(lambda x: jnp.zeros((*grid, *x.shape), x.dtype), replay.blank_transition(spec))
         nothing = Behaviour(jnp.zeros(grid), jnp.zeros(grid), jnp.zeros(grid))
         return State(net, optim.start(optimiser, net), rollout, nothing, cloned, jnp.zeros((), jnp.int32))
@@ -295,7 +294,9 @@ def make(config: PPOConfig, spec: EnvSpec, num_demonstrators: int = 0) -> Agent:
     def observe(state: State, rollout: Transition) -> State:
         found, expected = rollout.action.shape, state.rollout.action.shape
         if found != expected:
-            raise UserError(f"PPO was shown a rollout of (steps, environments) {found}, but expected was its config's, {expected}.")
+            raise UserError(
+                f"PPO was shown a rollout of (steps, environments) {found}, but expected {expected}, by its config and the run's pace."
+            )
         return state._replace(rollout=rollout, behaviour=behaviour(state.net, rollout))
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:
@@ -309,7 +310,7 @@ def make(config: PPOConfig, spec: EnvSpec, num_demonstrators: int = 0) -> Agent:
             gradients, metrics = jax.grad(loss, has_aux=True)(net, mini, clone, config)
             return optim.step(optimiser, gradients, optimiser_state, net), metrics
 
-        index = minibatch_indices(config, order_key)
+        index = minibatch_indices(config, steps.action.shape[0], order_key)
         keys = jax.random.split(demo_key, index.shape[0])
         (net, optimiser_state), metrics = jax.lax.scan(descend, (state.net, state.optimiser), (index, keys))
         metrics = jax.tree.map(jnp.mean, metrics) | {"explained": explained(state.behaviour.value, steps.target)}

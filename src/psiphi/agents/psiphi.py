@@ -19,7 +19,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.configs import BatchSize, Few, Share, Weight
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet
-from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ class State(NamedTuple):
     seen: Array
     experience: Any
     count: Array
+    ramp: Array
+    """Updates until the priors count in full."""
     task: tasks.Statistics
 
 
@@ -164,14 +166,14 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
     return jax.vmap(one)(next_psi)
 
 
-def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, initial: itd.Initial | None = None) -> Agent:
+def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, initial: itd.Initial | None = None) -> Agent:
     """PsiPhi-learning as an agent. With no demonstrator it is Q-learning by successor features: nobody to watch, one head."""
     inner = config.itd
     itd.check(inner)
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
-    optimiser = itd.make_optimiser(inner)
-    experience = replay.make_experience(num_envs=inner.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
+    optimiser = itd.make_optimiser(inner, pace)
+    experience = replay.make_experience(num_envs=pace.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None or not num_demonstrators
@@ -188,6 +190,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, initial: i
             seen=jnp.zeros(0, jnp.int32) if demos is None else demos.count,
             experience=experience.init(replay.blank_transition(spec)),
             count=jnp.zeros((), jnp.int32),
+            ramp=itd.ramp_length(inner, pace),
             task=tasks.no_experience(net.w.shape[1]),
         )
 
@@ -233,7 +236,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, initial: i
             if others is None:
                 return mine, my_terms
             heads = itd.demonstrators(net, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
-            theirs, their_terms = itd.joint_loss(*heads, *others, state.count, inner)
+            theirs, their_terms = itd.joint_loss(*heads, *others, optim.progress(state.count, state.ramp), inner)
             return theirs + mine, their_terms | my_terms
 
         gradients, metrics = jax.grad(total, has_aux=True)(state.net)

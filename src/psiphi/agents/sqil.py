@@ -23,7 +23,7 @@ from psiphi.agents.dqn import DQNConfig, State
 from psiphi.configs import Number, Positive
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet
-from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Transition
+from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
 def default_dqn() -> DQNConfig:
@@ -152,11 +152,13 @@ def check(config: SQILConfig) -> None:
             raise UserError(f"SQIL's {name} is {found}, but expected was {expected}: its soft backup has no other.")
 
 
-def make(config: SQILConfig, spec: EnvSpec) -> Agent:
-    """SQIL as an agent; the demonstrations given to `init` become part of its state, of the imitated demonstrator only."""
+def make(config: SQILConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
+    """SQIL as an agent; the demonstrations given to `init` become part of its state, of the imitated demonstrator only, however many
+    there are."""
+    del num_demonstrators
     check(config)
-    learner = dqn.make(half(config), spec)
-    optimiser, experience = dqn.make_optimiser(config.dqn), dqn.make_experience(half(config))
+    learner = dqn.make(half(config), spec, 0, pace)
+    optimiser, experience = dqn.make_optimiser(config.dqn, pace), dqn.make_experience(half(config), pace)
     backup = soft_backup(config.temperature)
 
     def init(key: Array, demos: Demos | None) -> State:

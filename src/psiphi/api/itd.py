@@ -19,7 +19,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
 from psiphi.api.known import Known, Learned, known_from
 from psiphi.api.lens import Lens, lens_for
-from psiphi.configs import Few
+from psiphi.configs import Count, Few
 from psiphi.cumulants import Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
 from psiphi.demos.record import record
@@ -28,16 +28,22 @@ from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.model import Model
 from psiphi.nets import Committee, Net, PsiPhiNet
-from psiphi.types import Demonstration, Demos, EnvSpec
+from psiphi.types import Demonstration, Demos, EnvSpec, Pace
 
 OFFLINE = ITDConfig(
     cumulants="changes", num_cumulants=0, gamma=0.0, lapse=0.1, cross_policy_on="pooled", cross_batch=128, batch=48, cross_policy=1.0,
-    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128), updates=2_000,
+    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128),
 )  # fmt: skip
 """ITD from logs alone, for observations that are rows of numbers: rewards are linear in what changes in a step."""
 
-LEARNED = ITDConfig(num_cumulants=0, gamma=0.0, cross_policy_on="pooled", cross_batch=128, sparsity=0.0, updates=4_000)
+LEARNED = ITDConfig(num_cumulants=0, gamma=0.0, cross_policy_on="pooled", cross_batch=128, sparsity=0.0)
 """ITD from logs alone for pictures, boards and long rows: cumulants are learned, and rewards are handed out as behaviour."""
+
+OFFLINE_UPDATES = 2_000
+"""Updates of a fit whose cumulants are not learned, unless somebody says otherwise."""
+
+LEARNED_UPDATES = 4_000
+"""The same where they are learned."""
 
 MOST_COLUMNS = 64
 """Observations with more numbers than this have too many changes to weigh one by one: their cumulants are learned."""
@@ -99,6 +105,11 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
         config = dataclasses.replace(config, cross_policy_on="pooled", sparsity=sparsity, cross_batch=batch)
     enough = max(LEAST_CUMULANTS, min(len(demos.agents), MOST_OWN_CUMULANTS))
     return dataclasses.replace(config, num_cumulants=config.num_cumulants or enough, gamma=config.gamma or chosen_gamma(demos))
+
+
+def updates_for(config: ITDConfig, updates: int | None) -> int:
+    """As many as were asked for, or as that kind of cumulants needs."""
+    return updates or (OFFLINE_UPDATES if itd.has_given(config) else LEARNED_UPDATES)
 
 
 def chosen_gamma(demos: Demonstrations) -> float:
@@ -208,12 +219,12 @@ def held_out_nll(config: ITDConfig, held: Demos) -> Callable[[Any, jax.Array], d
     return look
 
 
-def enough(config: ITDConfig, rows: list[dict[str, Any]]) -> bool:
+def enough(config: ITDConfig, updates: int, rows: list[dict[str, Any]]) -> bool:
     """Whether the likelihood of what was held out has not got better for a while, after the priors count in full."""
     by_step: dict[int, list[float]] = {}
     for row in rows:
         by_step.setdefault(row["step"], []).append(row["eval/nll"])
-    means = [float(np.mean(values)) for step, values in sorted(by_step.items()) if step > config.sparsity_ramp * config.updates]
+    means = [float(np.mean(values)) for step, values in sorted(by_step.items()) if step > config.sparsity_ramp * updates]
     return len(means) > PATIENCE and min(means[:-PATIENCE]) < min(means[-PATIENCE:]) - 1e-3
 
 
@@ -250,12 +261,22 @@ class ITD(Learned):
 
     `config` None is `psiphi.api.OFFLINE` for rows of numbers and `psiphi.api.LEARNED` for pictures. `features` are cumulants of the
     user's: a function ``(obs, action, next_obs, terminated) -> [B, d]``, or names of columns. `refits` fits are made from different
-    beginnings (None: 3, or 2 of learned cumulants); their mean is handed out. The same seed and data give the same model.
+    beginnings (None: 3, or 2 of learned cumulants); their mean is handed out. Each takes at most `updates` (None: 2,000, or 4,000 of
+    learned cumulants). The same seed and data give the same model.
     """
 
-    def __init__(self, config: ITDConfig | None = None, seed: int = 0, *, features: Any = None, refits: int | None = None):
+    def __init__(
+        self,
+        config: ITDConfig | None = None,
+        seed: int = 0,
+        *,
+        updates: int | None = None,
+        features: Any = None,
+        refits: int | None = None,
+    ):
         self.config, self.seed = doors.config(config, ITDConfig), doors.seed(seed)
         self.features, self.refits = features, None if refits is None else configs.fit(Few, refits, "refits")
+        self.updates = None if updates is None else configs.fit(Count, updates, "updates")
         self._used: ITDConfig = config or OFFLINE
 
     def fit(self, demos: Demonstrations, *, background: Background | None = None, held_out: float = 0.1, progress: bool = True) -> "ITD":
@@ -290,10 +311,11 @@ class ITD(Learned):
         self, config: ITDConfig, refits: int, net: itd.Initial, spec: EnvSpec, steps: Demos, held: Demos | None, progress: bool
     ) -> tuple[PsiPhiNet, list[dict[str, Any]]]:
         """The networks of all refits, stacked, and what was written down meanwhile."""
-        agent = itd.make(config, spec, steps.count.shape[0], net)
-        loop = scan.LoopConfig(iterations=config.updates, chunk=min(CHUNK, config.updates), seed=refits * self.seed, num_seeds=refits)
+        updates = updates_for(config, self.updates)
+        agent = itd.make(config, spec, steps.count.shape[0], Pace(updates=updates), net)
+        loop = scan.LoopConfig(iterations=updates, chunk=min(CHUNK, updates), seed=refits * self.seed, num_seeds=refits)
         look = None if held is None else held_out_nll(config, held)
-        until = None if held is None else partial(enough, config)
+        until = None if held is None else partial(enough, config, updates)
         result = scan.run(None, agent, steps, loop, evaluate=look, until=until, progress=progress)
         return itd.deployed(config, result.carry.agent), result.rows
 
@@ -302,7 +324,9 @@ class ITD(Learned):
 
         Learned are the newcomers' policies and their preferences, in terms of the cumulants that there are.
         """
-        self._known = newcomers.joined(self._trained(), self._used, demos, seed=self.seed, progress=progress)
+        self._known = newcomers.joined(
+            self._trained(), self._used, demos, updates=updates_for(self._used, self.updates), seed=self.seed, progress=progress
+        )
         return self
 
     def save(self, path: str | Path) -> None:

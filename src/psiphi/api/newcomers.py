@@ -26,7 +26,7 @@ from psiphi.loops import divergence
 from psiphi.model import Model
 from psiphi.nets import Committee, Net, PsiPhiNet, head_parts, with_head_parts
 from psiphi.progress import shown
-from psiphi.types import Demos
+from psiphi.types import Demos, Pace
 
 CHUNK = 200
 
@@ -41,12 +41,12 @@ class State(NamedTuple):
     optimiser: Any
 
 
-def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, seed: int, progress: bool) -> Known:
+def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, updates: int, seed: int, progress: bool) -> Known:
     """The same knowledge with the agents of these demonstrations added; what was found out about the logs before is not about them."""
     check_new(known, demos)
     steps, old = demos.to_demos(), len(known.agents)
     inner = newcomer_config(config, known.beta)
-    heads = learn(inner, known, steps, jax.random.key(seed), progress)
+    heads = learn(inner, known, steps, updates, jax.random.key(seed), progress)
     net = _whole(jax.vmap(with_head_parts)(_members(known.model.net), heads), known.model.net)
     theirs = Model(net, net.w, jax.jit(models.measure_units)(net, net.w, steps))
     everybody = _together(known.model, theirs, old)
@@ -98,17 +98,17 @@ def newcomer_config(config: ITDConfig, beta: float) -> ITDConfig:
     )  # fmt: skip
 
 
-def learn(config: ITDConfig, known: Known, demos: Demos, key: Array, progress: bool) -> Heads:
-    """The newcomers' heads on the frozen networks."""
-    optimiser = itd.make_optimiser(config)
+def learn(config: ITDConfig, known: Known, demos: Demos, updates: int, key: Array, progress: bool) -> Heads:
+    """The newcomers' heads on the frozen networks, after so many updates."""
+    optimiser = itd.make_optimiser(config, Pace(updates=updates))
     nets = _members(known.model.net)
     state = jax.vmap(lambda net: _start(net, known.model.w, demos.count.shape[0], len(known.agents), optimiser, config))(nets)
     scale = 1.0 if itd.has_given(config) else known.beta
     chunk = jax.jit(jax.vmap(partial(_chunk, config, optimiser, scale), in_axes=(0, 0, None, None, None)))
     done = 0
-    with shown("updates", done=0, total=config.updates, enabled=progress) as display:
-        while done < config.updates:
-            length = min(CHUNK, config.updates - done)
+    with shown("updates", done=0, total=updates, enabled=progress) as display:
+        while done < updates:
+            length = min(CHUNK, updates - done)
             state, loss = chunk(state, nets, demos, jax.random.fold_in(key, done), length)
             done += length
             divergence.check(done, {"loss": loss}, state)
@@ -142,8 +142,7 @@ def _chunk(
         target = _with_heads(net, state.target, scale)
 
         def loss(heads: Heads) -> tuple[Array, Any]:
-            late = jnp.asarray(config.updates, jnp.int32)
-            return itd.joint_loss(_with_heads(net, heads, scale), target, demo, cross, weight, late, config)
+            return itd.joint_loss(_with_heads(net, heads, scale), target, demo, cross, weight, jnp.ones(()), config)
 
         (value, _), gradients = jax.value_and_grad(loss, has_aux=True)(state.heads)
         heads, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.heads)

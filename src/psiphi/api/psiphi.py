@@ -19,12 +19,12 @@ from psiphi.api import files, newcomers
 from psiphi.api.itd import CHUNK, MOST_OWN_CUMULANTS, cumulants_for, initial, trained_model
 from psiphi.api.known import Known, Learned, check_fits, known_from
 from psiphi.api.lens import lens_for
-from psiphi.configs import Count, Number
+from psiphi.configs import Count, Few, Number
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import divergence, gym, scan
 from psiphi.progress import shown
-from psiphi.types import Agent, Demos, Env, EnvSpec
+from psiphi.types import Agent, Demos, Env, EnvSpec, Pace
 
 World = Env | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | str
 """A JAX environment, or a Gymnasium environment, a vector of them, a function that makes one, or the id of one."""
@@ -37,6 +37,9 @@ STEPS_PER_UPDATE = 8
 
 PREFILL = 2_048
 """Random steps before the first update; of a short run, a quarter."""
+
+NEWCOMER_UPDATES = 6_000
+"""Updates in which a further demonstrator is got to know."""
 
 PICTURE_REPLAY = 10_000
 """Steps that are remembered where observations are pictures and the config says nothing."""
@@ -114,14 +117,23 @@ class PsiPhi(Learned):
     >>> agent.save("my-agent")
 
     `env` is a Gymnasium environment, a vector environment, a function that makes an environment, the id of one, or a JAX environment
-    (`psiphi.types.Env`). Of functions and ids, `config.itd.num_envs` environments are made.
+    (`psiphi.types.Env`). Of functions and ids, `num_envs` environments are made.
     """
 
-    def __init__(self, env: World, demos: Demonstrations, config: PsiPhiConfig | None = None, seed: int = 0, *, features: Any = None):
+    def __init__(
+        self,
+        env: World,
+        demos: Demonstrations,
+        config: PsiPhiConfig | None = None,
+        seed: int = 0,
+        *,
+        num_envs: int = 8,
+        features: Any = None,
+    ):
         self.seed = doors.seed(seed)
         config = doors.config(config, PsiPhiConfig)
         demos = doors.demonstrations(demos, Demonstrations)
-        self.place: Place | None = place_of(env, (config or ONLINE).itd.num_envs)
+        self.place: Place | None = place_of(env, configs.fit(Few, num_envs, "num_envs"))
         check_fits(demos, self.place.shape, self.place.num_actions)
         self.config = online(config, len(demos.agents), self.place.shape)
         self._lens = lens_for(demos.obs, self.place.shape, self.place.dtype)
@@ -143,10 +155,10 @@ class PsiPhi(Learned):
         study = configs.fit(Number | None, study, "study")
         place, demos = self._open()
         loop = loop_of(place, total_timesteps, study, self.seed, first=self._state is None)
-        config = scheduled(self.config, place, loop)
+        config, pace = self.config, Pace(place.num_envs, loop.iterations * loop.updates_per_rollout)
         symmetry = place.jax_env.spec.symmetry if place.jax_env else None
         spec = EnvSpec(place.shape, place.dtype, place.num_actions, symmetry)
-        agent = psiphi.make(config, spec, len(self._agents), initial(config.itd, self._lens, place.num_actions, self._given))
+        agent = psiphi.make(config, spec, len(self._agents), pace, initial(config.itd, self._lens, place.num_actions, self._given))
         self._state = self._run(agent, loop, demos, progress)
         self.steps += loop.env_steps(loop.iterations)
         net, agents = itd.deployed(config.itd, self._state), len(self._agents)
@@ -162,11 +174,12 @@ class PsiPhi(Learned):
         return self
 
     def _run(self, agent: Agent, loop: scan.LoopConfig, demos: Demos, progress: bool) -> Any:
-        """The agent's state after the loop; what an earlier call learned is kept, its optimiser is not."""
+        """The agent's state after the loop; what an earlier call learned is kept, its optimiser and schedules are not."""
         place, _ = self._open()
         state = self._state
         if state is not None:
-            state = state._replace(optimiser=jax.jit(agent.init)(jax.random.key(self.seed), demos).optimiser)
+            fresh = jax.jit(agent.init)(jax.random.key(self.seed), demos)
+            state = state._replace(optimiser=fresh.optimiser, ramp=fresh.ramp)
         if place.worlds is not None:
             return gym.run(place.worlds, agent, demos, loop, state=state, progress=progress).agent()
         assert place.jax_env is not None
@@ -181,7 +194,7 @@ class PsiPhi(Learned):
 
     def fit_new_demonstrator(self, demos: Demonstrations, *, progress: bool = True) -> "PsiPhi":
         """Get to know further agents: phi stays as it is, and so do all other policies, to the last bit. GPI then has more to follow."""
-        self._known = newcomers.joined(self._trained(), self.config.itd, demos, seed=self.seed, progress=progress)
+        self._known = newcomers.joined(self._trained(), self.config.itd, demos, updates=NEWCOMER_UPDATES, seed=self.seed, progress=progress)
         return self
 
     def save(self, path: str | Path) -> None:
@@ -214,12 +227,6 @@ def loop_of(place: Place, steps: int, study: int | None, seed: int, *, first: bo
         study=studies,
         seed=seed,
     )
-
-
-def scheduled(config: PsiPhiConfig, place: Place, loop: scan.LoopConfig) -> PsiPhiConfig:
-    """The config for as many environments as there are and schedules as long as the loop."""
-    updates = loop.iterations * loop.updates_per_rollout
-    return dataclasses.replace(config, itd=dataclasses.replace(config.itd, num_envs=place.num_envs, updates=updates))
 
 
 def _compiled(env: Env, agent: Agent, demos: Demos, loop: scan.LoopConfig, state: Any, progress: bool) -> Any:

@@ -34,7 +34,7 @@ from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.model import Model
 from psiphi.nets import ActionNet
-from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace
 
 Name = Literal["dqn", "bc", "sqil", "gail", "ppo"]
 Config = DQNConfig | BCConfig | SQILConfig | GAILConfig | PPOConfig
@@ -51,16 +51,18 @@ class Learner(NamedTuple):
 
     default: Callable[[], Any]
     """Its config for CoinGrid."""
-    make: Callable[[Any, EnvSpec, int], Agent]
-    """``make(config, spec, num_demonstrators)``"""
+    make: Callable[[Any, EnvSpec, int, Pace], Agent]
+    """``make(config, spec, num_demonstrators, pace)``"""
     net: Callable[[Any, EnvSpec, int, Array], ActionNet]
     """An untrained policy; of several demonstrators, stacked."""
     deployed: Callable[[Any, Any], ActionNet]
     """The policy in a training state."""
     temperature: Callable[[Any], float]
     """Of the softmax from which a judged policy draws; 0: it takes the best."""
-    rollout: Callable[[Any], tuple[int, int]]
-    """Steps and environments of the rollout that an update follows; none offline."""
+    rollout_length: Callable[[Any], int]
+    """Steps of the rollout that an update follows; none offline."""
+    num_envs: int = 8
+    """Environments side by side that suit it on CoinGrid."""
     imitates: bool = False
     """Whether it needs demonstrations."""
 
@@ -72,7 +74,7 @@ LEARNERS: dict[str, Learner] = {
         net=dqn.initial_net,
         deployed=dqn.deployed,
         temperature=lambda config: 0.0,
-        rollout=lambda config: (1, config.num_envs),
+        rollout_length=lambda config: 1,
     ),
     "bc": Learner(
         default=lambda: BCConfig(torso="egocentric"),
@@ -80,25 +82,26 @@ LEARNERS: dict[str, Learner] = {
         net=bc.initial_net,
         deployed=bc.deployed,
         temperature=lambda config: 0.0,
-        rollout=lambda config: (0, 0),
+        rollout_length=lambda config: 0,
         imitates=True,
     ),
     "sqil": Learner(
         default=lambda: SQILConfig(dqn=dataclasses.replace(sqil.default_dqn(), torso="egocentric")),
-        make=lambda config, spec, agents: sqil.make(config, spec),
+        make=sqil.make,
         net=lambda config, spec, agents, key: dqn.initial_net(config.dqn, spec, 0, key),
         deployed=lambda config, state: dqn.deployed(config.dqn, state),
         temperature=lambda config: 0.0 if config.greedy else config.temperature,
-        rollout=lambda config: (1, config.dqn.num_envs),
+        rollout_length=lambda config: 1,
         imitates=True,
     ),
     "gail": Learner(
         default=lambda: GAILConfig(torso="egocentric", ppo=dataclasses.replace(gail.default_ppo(), torso="egocentric", temperature=1.0)),
-        make=lambda config, spec, agents: gail.make(config, spec),
+        make=gail.make,
         net=lambda config, spec, agents, key: ppo.initial_net(config.ppo, spec, 0, key).policy,
         deployed=gail.deployed,
         temperature=lambda config: config.ppo.temperature,
-        rollout=lambda config: (config.ppo.rollout_length, config.ppo.num_envs),
+        rollout_length=lambda config: config.ppo.rollout_length,
+        num_envs=32,
         imitates=True,
     ),
     "ppo": Learner(
@@ -107,7 +110,8 @@ LEARNERS: dict[str, Learner] = {
         net=lambda config, spec, agents, key: ppo.initial_net(config, spec, agents, key).policy,
         deployed=ppo.deployed,
         temperature=lambda config: config.temperature,
-        rollout=lambda config: (config.rollout_length, config.num_envs),
+        rollout_length=lambda config: config.rollout_length,
+        num_envs=16,
     ),
 }
 """The baselines by the name they have on the command line."""
@@ -127,8 +131,12 @@ class Setting:
     task: str = "R+G"
     """What the environment pays, and what the policy is judged by: signed colours such as R-G, or three weights such as 1,-1,0."""
     steps: Count = 50_000
-    """Environment steps, random ones at the start included; rounded up to whole rollouts. The schedules of the rate are as long, whatever
-    the config says. BC takes none: there the config says for how long."""
+    """Environment steps, random ones at the start included; rounded up to whole rollouts. The schedules of the rate are as long. BC takes
+    none: there `updates` says for how long."""
+    updates: Count = 4_000
+    """Updates of BC."""
+    num_envs: Count = 8
+    """Environments side by side."""
     updates_per_rollout: Count = 1
     """Updates after each rollout: of 1 step in each environment for DQN and SQIL, of the config's `rollout_length` for PPO and GAIL."""
     prefill_steps: Number = 1_024
@@ -168,7 +176,8 @@ class Trained(NamedTuple):
 
 def default(name: Name) -> Setting:
     """The algorithm as it works best on CoinGrid."""
-    return Setting(agent=LEARNERS[name].default(), updates_per_rollout=2 if name == "dqn" else 1)
+    learner = LEARNERS[name]
+    return Setting(agent=learner.default(), num_envs=learner.num_envs, updates_per_rollout=2 if name == "dqn" else 1)
 
 
 def name_of(config: Any) -> str:
@@ -201,10 +210,9 @@ def pool(demos: Demos) -> Demos:
 
 def loop_of(setting: Setting, seed: int) -> scan.LoopConfig:
     """How many iterations, between which evaluations."""
-    length, envs = LEARNERS[name_of(setting.agent)].rollout(setting.agent)
-    if not envs:
-        updates = setting.agent.updates
-        return scan.LoopConfig(iterations=updates, chunk=min(setting.evaluate_every, updates), seed=seed)
+    length, envs = LEARNERS[name_of(setting.agent)].rollout_length(setting.agent), setting.num_envs
+    if not length:
+        return scan.LoopConfig(iterations=setting.updates, chunk=min(setting.evaluate_every, setting.updates), seed=seed)
     per_rollout = length * envs
     prefill = setting.prefill_steps if length == 1 else 0
     iterations = max(-(-(setting.steps - prefill) // per_rollout), 1)
@@ -219,13 +227,10 @@ def loop_of(setting: Setting, seed: int) -> scan.LoopConfig:
     )
 
 
-def scheduled(setting: Setting) -> Setting:
-    """The setting with the schedules of the learning rate as long as the run."""
+def pace_of(setting: Setting) -> Pace:
+    """Schedules as long as the run, and a replay as wide as the loop."""
     loop = loop_of(setting, 0)
-    updates = loop.iterations * loop.updates_per_rollout
-    inner = {"dqn": "agent.updates", "ppo": "agent.updates", "sqil": "agent.dqn.updates", "gail": "agent.ppo.updates"}
-    name = name_of(setting.agent)
-    return models.changed(setting, {inner[name]: updates}) if name in inner else setting
+    return Pace(loop.num_envs, loop.iterations * loop.updates_per_rollout)
 
 
 # --- Training ------------------------------------------------------------------------------------------------------------
@@ -234,7 +239,7 @@ def scheduled(setting: Setting) -> Setting:
 def make_agent(setting: Setting, spec: EnvSpec, model: Model | None = None, cloned: ActionNet | None = None) -> Agent:
     """The algorithm, started from a cloned policy and paid by a model, if these are given."""
     agents = 1 if setting.pooled else len(setting.demonstrators)
-    agent = LEARNERS[name_of(setting.agent)].make(setting.agent, spec, agents)
+    agent = LEARNERS[name_of(setting.agent)].make(setting.agent, spec, agents, pace_of(setting))
     if cloned is not None:
         agent = started_from(name_of(setting.agent), agent, cloned)
     return agent if model is None else rewarded.rewarded(agent, rewarded.inferred(setting.demonstrator), model)
@@ -310,7 +315,6 @@ def train(
 ) -> Trained:
     """Train, or continue; `model` and `demos` take the place of those that the setting names, for who has them already."""
     started = time.monotonic()
-    setting = scheduled(setting)
     check(setting)
     env = coingrid.make(setting.world, models.task(setting.task))
     if demos is None and needs_demonstrations(setting):
@@ -398,7 +402,8 @@ def load(path: Path) -> Policy:
     if not isinstance(written, dict) or not isinstance(meta.get("env"), str) or not isinstance(meta.get("seed"), int):
         raise UserError(f"{directory} is damaged: its manifest does not say how the policy was trained.")
     agent = models.from_json(type(learner.default()), written.get("agent"), f"{directory}: setting.agent")
-    rest = {name: value for name, value in written.items() if name != "agent"}
+    where = {"sqil": "agent.dqn", "gail": "agent.ppo"}.get(meta["algorithm"], "agent")
+    rest = {name: value for name, value in models.with_run_facts(written, where).items() if name != "agent"}
     setting = dataclasses.replace(models.from_json(_Rest, rest, f"{directory}: setting").complete(agent))
     spec, agents = coingrid.spec(setting.world), 1 if setting.pooled else len(setting.demonstrators)
     like = jax.eval_shape(lambda key: learner.net(agent, spec, agents, key), jax.random.key(0))

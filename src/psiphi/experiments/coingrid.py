@@ -26,7 +26,7 @@ from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
 from psiphi.nets import PsiPhiNet
-from psiphi.types import Agent, Demos, EnvSpec
+from psiphi.types import Agent, Demos, EnvSpec, Pace
 
 RED, GREEN, YELLOW = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
@@ -55,6 +55,10 @@ class Setting:
     """The ego's part, where it has a task; its `itd` is replaced by the above."""
     prefill_steps: Number = 2_048
     """Random steps before the first update."""
+    updates: Count = 6_000
+    """Updates, and the length of the schedules."""
+    num_envs: Count = 8
+    """Environments side by side; each takes one step between updates."""
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)
     """How a new task is inferred."""
 
@@ -83,10 +87,10 @@ def demonstrations(setting: Setting, seed: int, split: Split = "train", episodes
 
 def make_agent(setting: Setting, spec: EnvSpec) -> Agent:
     """ITD, or PsiPhi-learning where the ego has a task of its own."""
-    agents = len(setting.demonstrators)
+    agents, pace = len(setting.demonstrators), Pace(setting.num_envs, setting.updates)
     if setting.ego_task is None:
-        return itd.make(setting.itd, spec, agents)
-    return psiphi.make(replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents)
+        return itd.make(setting.itd, spec, agents, pace)
+    return psiphi.make(replace(setting.ego or psiphi.PsiPhiConfig(), itd=setting.itd), spec, agents, pace)
 
 
 def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True, checkpoint_every_s: float = 30.0) -> Trained:
@@ -98,7 +102,11 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     agent = make_agent(setting, env.spec)
     demos = demonstrations(setting, seed).demos  # after the agent was made: it refuses at once what cannot be
     loop = scan.LoopConfig(
-        iterations=config.updates, chunk=min(500, config.updates), num_envs=config.num_envs, prefill_steps=setting.prefill_steps, seed=seed
+        iterations=setting.updates,
+        chunk=min(500, setting.updates),
+        num_envs=setting.num_envs,
+        prefill_steps=setting.prefill_steps,
+        seed=seed,
     )
     settings = {"setting": asdict(setting)}
     result = scan.run(env, agent, demos, loop, out=out, settings=settings, progress=progress, checkpoint_every_s=checkpoint_every_s)
@@ -106,7 +114,7 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     warning = itd.collapse(result.rows[-1]["train/signal"] or 0.0, result.rows[-1]["train/rank"] or 0.0, agents)
     if warning:
         print(f"psiphi: {warning}", file=sys.stderr)
-    return Trained(model, loop.env_steps(config.updates), time.monotonic() - started, result.rows)
+    return Trained(model, loop.env_steps(setting.updates), time.monotonic() - started, result.rows)
 
 
 def to_model(config: ITDConfig, state: Any, demos: Demos, agents: int) -> Model:

@@ -27,7 +27,7 @@ from psiphi.experiments.paper import ALL, FEW, MANY, Experiment, Figure, Method,
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.model import Model
-from psiphi.types import Demos
+from psiphi.types import Demos, Pace
 
 Measured = Iterator[tuple[Figure, float, Any]]
 """Figures, their values, and what else is to be kept of them (or None)."""
@@ -113,11 +113,11 @@ def schedules(online: Online) -> dict[str, float]:
     It is weaker than ITD's: the ego's rewards ground phi too, and what the ego avoids is rare in its steps: the prior would forget it.
     """
     whole = online.study / _iterations(online)
-    return {"itd.updates": _iterations(online) * online.updates_per_rollout, "itd.sparsity_ramp": whole, "itd.sparsity": 0.2}
+    return {"updates": _iterations(online) * online.updates_per_rollout, "itd.sparsity_ramp": whole, "itd.sparsity": 0.2}
 
 
 def _iterations(online: Online) -> int:
-    return online.study + -(-(online.steps - online.setting.prefill_steps) // online.setting.itd.num_envs)
+    return online.study + -(-(online.steps - online.setting.prefill_steps) // online.setting.num_envs)
 
 
 def setting_of(
@@ -140,12 +140,12 @@ def setting_of(
         given = {"setting.episodes": episodes}
     elif method.algorithm == "itd":
         setting = models.changed(Inferred(), method.changes)
-        given = {"dqn.steps": steps, "model.episodes": episodes, "model.itd.updates": updates}
+        given = {"dqn.steps": steps, "model.episodes": episodes, "model.updates": updates}
     else:
         pace = {"steps": CURVE_STEPS, "evaluate_every": EVALUATE_EVERY, "prefill_steps": RANDOM_STEPS}
         seen = {"task": variant.task, **pace} if method.how == "curve" else {}
         setting = models.changed(baselines.default(method.algorithm), {**seen, **method.changes})  # pyright: ignore[reportArgumentType]
-        given = {"steps": steps, "episodes": episodes} | ({"agent.updates": updates} if method.algorithm == "bc" else {})
+        given = {"steps": steps, "episodes": episodes} | ({"updates": updates} if method.algorithm == "bc" else {})
     return models.changed(setting, {name: value for name, value in given.items() if value is not None})
 
 
@@ -153,7 +153,7 @@ def adapted_setting(method: Method) -> Adapted:
     """It stops imitating soon: SQIL of two demonstrators at once imitates both after 4,000 steps, and unlearns it after 20,000, when its
     own steps, which are not paid, look like theirs. In the task demonstrations leave the batch over the first quarter of its updates."""
     before = models.changed(baselines.default("sqil"), {"pooled": True, "steps": 8_000, **method.changes})
-    return Adapted(before, models.changed(before.agent, {"env_reward": True, "dqn.num_envs": 1, "fade_updates": 1_000}))
+    return Adapted(before, models.changed(before.agent, {"env_reward": True, "fade_updates": 1_000}))
 
 
 def described(setting: Any) -> dict[str, Any]:
@@ -308,8 +308,8 @@ def learned_online(online: Online, seed: int) -> tuple[list[int], list[float], i
 
     loop = scan.LoopConfig(
         iterations=_iterations(online),
-        chunk=online.evaluate_every // setting.itd.num_envs,
-        num_envs=setting.itd.num_envs,
+        chunk=online.evaluate_every // setting.num_envs,
+        num_envs=setting.num_envs,
         updates_per_rollout=online.updates_per_rollout,
         prefill_steps=setting.prefill_steps,
         study=online.study,
@@ -370,7 +370,7 @@ def _adapted(setting: Adapted, net: Any, demos: Demos, weights: Array, key: Arra
     """Normalised returns ``[repetitions, 3]`` before, after 1 and after 100 episodes' worth of steps, each over fresh episodes."""
     world, config = setting.before.world, setting.inside
     env = coingrid.make(world, weights)
-    agent = sqil.make(config, env.spec)
+    agent = sqil.make(config, env.spec, 0, Pace(num_envs=1))  # its rate is constant: no schedule asks how long this is
 
     def judge(state: dqn.State, judge_key: Array) -> Array:
         got = rollout_returns(env, functools.partial(agent.policy, state), judge_key, JUDGED // 4, world.max_steps)

@@ -55,7 +55,7 @@ def demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | No
 
 def demo_setting(quick: bool) -> Setting:
     """The default of table 2; the quick one is only to see that everything runs."""
-    return models.changed(Setting(), {"itd.updates": 100, "episodes": 64} if quick else {})
+    return models.changed(Setting(), {"updates": 100, "episodes": 64} if quick else {})
 
 
 @contextlib.contextmanager
@@ -77,8 +77,8 @@ def learn(console: Console, setting: Setting, out: Path, seed: int) -> Model:
             console.print(f"[bold]1. and 2.[/bold] {directory} holds the trained model of an earlier demo; it is used again.\n")
             return loaded.model
     console.print(f"[bold]1. Demonstrations[/bold] {demonstration_words(setting)}\n")
-    minutes = "a few seconds" if setting.itd.updates < 1000 else "one to two minutes on two cores"
-    words = f"{setting.itd.updates:,} updates of inverse temporal-difference learning, after recording the above: {minutes}."
+    minutes = "a few seconds" if setting.updates < 1000 else "one to two minutes on two cores"
+    words = f"{setting.updates:,} updates of inverse temporal-difference learning, after recording the above: {minutes}."
     with stage(console, 2, "Learning", words):
         trained = experiment.train(setting, seed, out=run)
         models.save(directory, trained, setting, "coingrid", seed)

@@ -25,7 +25,7 @@ from psiphi.errors import UserError
 from psiphi.experiments.models import changed
 from psiphi.experiments.roundabout import record, toward
 from psiphi.loops import scan
-from psiphi.types import Agent, Demos, Env
+from psiphi.types import Agent, Demos, Env, Pace
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,9 @@ def drives(setting: Setting) -> bool:
 
 def make(setting: Setting) -> Agent:
     """The learner, its schedules as long as the run."""
-    spec, agents, config = roundabout.spec(setting.world), len(setting.world.exits), setting.agent
-    if isinstance(config, BCConfig):
-        return bc.make(replace(config, updates=setting.updates), spec, agents)
-    if isinstance(config, ITDConfig):
-        return itd.make(replace(config, updates=setting.updates), spec, agents)
-    inner = replace(config.itd, updates=setting.updates, num_envs=setting.num_envs)
-    return psiphi.make(replace(config, itd=inner), spec, agents)
+    learner = {BCConfig: bc, ITDConfig: itd, PsiPhiConfig: psiphi}[type(setting.agent)]
+    pace = Pace(setting.num_envs, setting.updates)
+    return learner.make(setting.agent, roundabout.spec(setting.world), len(setting.world.exits), pace)
 
 
 def env_of(setting: Setting, goal: Array) -> Env | None:

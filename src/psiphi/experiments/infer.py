@@ -21,7 +21,7 @@ from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.answers import MOST_SHOWN, weightiest
 from psiphi.api.itd import OFFLINE, shown_and_held
-from psiphi.configs import Number, Seed, Within
+from psiphi.configs import Count, Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
 from psiphi.demos.commands import Mapped
@@ -54,6 +54,8 @@ class Infer:
     """At most so many steps are listed in rewards.csv; 0: no such file."""
     seed: Seed = 0
     """Decides everything random."""
+    updates: Count | None = None
+    """At most so many updates; None: 2,000, or 4,000 of learned cumulants."""
     itd: ITDConfig = field(default_factory=lambda: OFFLINE)
     """Every setting of the learner."""
 
@@ -93,7 +95,7 @@ def infer(config: Infer) -> Path:
     background = None if config.background is None else files.read(config.background, config.columns, progress=True)
     train, held = shown_and_held(demos, config.held_out, config.seed)  # as `fit` does
     test = demos.filter(where=lambda _: False) if held is None else held
-    learner = psiphi.ITD(None if config.itd == OFFLINE else config.itd, seed=config.seed)
+    learner = psiphi.ITD(None if config.itd == OFFLINE else config.itd, seed=config.seed, updates=config.updates)
     itd = learner.fit(demos, background=background, held_out=config.held_out, progress=True)
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)

@@ -128,8 +128,18 @@ def load(path: Path) -> Loaded:
     if not isinstance(env, str) or not isinstance(seed, int):
         raise UserError(f"{directory} is damaged: its manifest does not say which environment and seed the model comes from.")
     variant(env)
-    setting = from_json(Setting, meta.get("setting"), f"{directory}: setting")
+    setting = from_json(Setting, with_run_facts(meta.get("setting"), "itd"), f"{directory}: setting")
     return Loaded(mended(checkpoint.load(directory, like(setting))), setting, env, seed)
+
+
+def with_run_facts(written: Any, where: str) -> Any:
+    """A setting out of a file. Earlier versions kept `updates` and `num_envs` in the agent's config, which stands at the dotted `where`."""
+    inner = written
+    for part in where.split("."):
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    if not isinstance(written, dict) or not isinstance(inner, dict):
+        return written
+    return {name: inner[name] for name in ("updates", "num_envs") if name in inner} | written
 
 
 def like(setting: Setting) -> Any:

@@ -469,7 +469,7 @@ _WHILE_IT_LEARNS = Table(
 
 def _often(inner: str) -> dict[str, Any]:
     """PPO's settings where steps are few: it looks at short rollouts many times."""
-    return {f"agent.{inner}{name}": value for name, value in {"num_envs": 8, "rollout_length": 16, "epochs": 8}.items()}
+    return {"num_envs": 8, f"agent.{inner}rollout_length": 16, f"agent.{inner}epochs": 8}
 
 
 _CURVES = Experiment(

@@ -79,7 +79,7 @@ def setting_of(what: Experiment, variant: Variant, method: Method, effort: Effor
     """The method in the variant."""
     base = models.preset(method.preset, "psiphi" if method.changes.get("ego_task") else "itd")
     changes = {"demonstrators": tuple(coingrid.task_weights(name) for name in what.demonstrators), **variant.changes, **method.changes}
-    changes |= {name: value for name, value in [("itd.updates", effort.updates), ("episodes", effort.episodes)] if value is not None}
+    changes |= {name: value for name, value in [("updates", effort.updates), ("episodes", effort.episodes)] if value is not None}
     return models.changed(base, changes)
 
 

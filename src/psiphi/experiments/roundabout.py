@@ -36,7 +36,7 @@ from psiphi.loops import scan
 from psiphi.loops.evaluate import Policy, rollout_returns
 from psiphi.model import Model
 from psiphi.nets import ActionNet, taken
-from psiphi.types import Demonstration, Demos, Env, EnvSpec, TimeStep, Transition
+from psiphi.types import Demonstration, Demos, Env, EnvSpec, Pace, TimeStep, Transition
 
 # --- The world of each demonstrator --------------------------------------------------------------------------------------
 
@@ -124,6 +124,10 @@ class Setting:
     """Steps before the first update, for those who replay."""
     updates_per_rollout: Count = 1
     """Updates after each rollout."""
+    updates: Count = 8_000
+    """Updates of BC, which takes no steps."""
+    num_envs: Count = 32
+    """Environments side by side."""
     judged: Count = 512
     """Episodes on which a policy is judged."""
 
@@ -133,7 +137,7 @@ class Setting:
 
 def loop_of(setting: Setting) -> scan.LoopConfig:
     """How long to learn, and from how many environments."""
-    length, envs = baselines.LEARNERS[baselines.name_of(setting.agent)].rollout(setting.agent)
+    length, envs = baselines.LEARNERS[baselines.name_of(setting.agent)].rollout_length(setting.agent), setting.num_envs
     prefill = setting.prefill_steps if length == 1 else 0
     iterations = max(-(-(setting.steps - prefill) // (length * envs)), 1)
     return scan.LoopConfig(
@@ -145,20 +149,22 @@ def loop_of(setting: Setting) -> scan.LoopConfig:
     )
 
 
-def scheduled(setting: Setting) -> Setting:
-    """The setting with the learner's schedules as long as the run."""
-    where = {DQNConfig: "agent.updates", PPOConfig: "agent.updates", SQILConfig: "agent.dqn.updates", GAILConfig: "agent.ppo.updates"}
+def pace_of(setting: Setting) -> Pace:
+    """The learner's schedules are as long as the run."""
     loop = loop_of(setting)
-    changes = {where[type(setting.agent)]: loop.iterations * loop.updates_per_rollout}
-    if setting.inference is not None:
-        changes["inference.itd.updates"] = loop.iterations * setting.inference.updates_per_rollout
-        changes["inference.itd.num_envs"] = loop.num_envs * len(setting.world.exits)
-    return changed(setting, changes)
+    return Pace(loop.num_envs, loop.iterations * loop.updates_per_rollout)
+
+
+def inference_pace(setting: Setting) -> Pace:
+    """So are ITD's, which looks at the steps of all learners."""
+    assert setting.inference is not None
+    loop = loop_of(setting)
+    return Pace(loop.num_envs * len(setting.world.exits), loop.iterations * setting.inference.updates_per_rollout)
 
 
 def _ppo() -> PPOConfig:
     return PPOConfig(
-        torso="crowd", torso_hidden=(128, 128), gamma=0.97, num_envs=32, rollout_length=64, epochs=8, minibatches=16, mirror=False
+        torso="crowd", torso_hidden=(128, 128), gamma=0.97, rollout_length=64, epochs=8, minibatches=16, mirror=False
     )  # fmt: skip
 
 
@@ -171,7 +177,7 @@ def _sqil() -> SQILConfig:
     """One step, and no random actions beside the softmax's."""
     inner = DQNConfig(
         torso="crowd", torso_hidden=(128, 128), head_hidden=(128,), gamma=0.97, n_step=1, double=False, learning_rate=1e-3, cosine=True,
-        batch=128, replay_size=200_000, num_envs=32, epsilon_start=0.0, epsilon_end=0.0, ema=0.01, mirror=False,
+        batch=128, replay_size=200_000, epsilon_start=0.0, epsilon_end=0.0, ema=0.01, mirror=False,
     )  # fmt: skip
     return SQILConfig(dqn=inner)
 
@@ -181,7 +187,7 @@ def _gail() -> GAILConfig:
 
 
 def _bc() -> BCConfig:
-    return BCConfig(torso="crowd", torso_hidden=(128, 128), learning_rate=1e-2, batch=128, updates=8_000, mirror=False)
+    return BCConfig(torso="crowd", torso_hidden=(128, 128), learning_rate=1e-2, batch=128, mirror=False)
 
 
 def _itd() -> ITDConfig:
@@ -212,7 +218,7 @@ def setting_of(algorithm: str, *, steps: int | None = None, episodes: int | None
     if algorithm not in ROWS:
         raise UserError(f"Roundabout has no row for {algorithm!r}; expected was one of {', '.join(ROWS)}.")
     setting = ROWS[algorithm]()
-    given = {"steps": steps, "episodes": episodes} | ({"agent.updates": updates} if algorithm == "bc" else {})
+    given = {"steps": steps, "episodes": episodes} | ({"updates": updates} if algorithm == "bc" else {})
     return changed(setting, {name: value for name, value in given.items() if value is not None})
 
 
@@ -250,7 +256,7 @@ def imitate(setting: Setting, method: str, seed: int) -> Done:
         return on_inferred(setting, demos, seed, started)
     if isinstance(setting.agent, BCConfig):
         assert demos is not None
-        nets = clone(setting.agent, setting.world, demos, seed)
+        nets = clone(setting, demos, seed)
         train_s = time.monotonic() - started
         return Done({method: _by_exit(setting, lambda k: judge(setting, bc.of_demonstrator(nets, k), k, seed))}, 0, train_s)
     nets = [learn(setting, k, seed, demos) for k in range(len(setting.world.exits))]
@@ -296,14 +302,14 @@ def learn(setting: Setting, k: int, seed: int, demos: Demos | None) -> ActionNet
     """A policy for demonstrator k: from its demonstrations, or from what the world pays."""
     # An imitator of one demonstrator is given that one's steps and no number, so that one program serves all.
     mine = None if demos is None else jax.tree.map(lambda x: x[k : k + 1], demos)
-    return jax.block_until_ready(_learn(scheduled(setting), jnp.asarray(k), jax.random.key(seed), mine))
+    return jax.block_until_ready(_learn(setting, jnp.asarray(k), jax.random.key(seed), mine))
 
 
 @functools.partial(jax.jit, static_argnames="setting")
 def _learn(setting: Setting, k: Array, key: Array, demos: Demos | None) -> ActionNet:
     learner = baselines.LEARNERS[baselines.name_of(setting.agent)]
     env, loop = toward(setting.world, k), loop_of(setting)
-    agent = learner.make(setting.agent, env.spec, 1)
+    agent = learner.make(setting.agent, env.spec, 1, pace_of(setting))
 
     def iterate(_: int | Array, carry: scan.Carry) -> scan.Carry:
         return scan.iterate(env, agent, loop, carry)[0]
@@ -312,11 +318,12 @@ def _learn(setting: Setting, k: Array, key: Array, demos: Demos | None) -> Actio
     return learner.deployed(setting.agent, end)
 
 
-def clone(config: BCConfig, world: RoundaboutConfig, demos: Demos, seed: int) -> ActionNet:
+def clone(setting: Setting, demos: Demos, seed: int) -> ActionNet:
     """BC: a policy for each demonstrator, stacked."""
-    loop = scan.LoopConfig(iterations=config.updates, chunk=config.updates, seed=seed)
-    result = scan.run(None, bc.make(config, roundabout.spec(world), len(world.exits)), demos, loop, progress=False)
-    return bc.deployed(config, result.agent())
+    loop = scan.LoopConfig(iterations=setting.updates, chunk=setting.updates, seed=seed)
+    pace, world = Pace(updates=setting.updates), setting.world
+    result = scan.run(None, bc.make(setting.agent, roundabout.spec(world), len(world.exits), pace), demos, loop, progress=False)
+    return bc.deployed(setting.agent, result.agent())
 
 
 # --- ITD, and learners on what it infers ---------------------------------------------------------------------------------
@@ -333,10 +340,9 @@ class Together(NamedTuple):
 
 def infer(setting: Setting, demos: Demos, seed: int) -> tuple[Model, ActionNet]:
     """What each demonstrator wants, and a policy for each of them that has learned to get it, stacked."""
-    whole = scheduled(setting)
-    assert whole.inference is not None
-    state, nets = jax.block_until_ready(_infer(whole, jax.random.key(seed), demos))
-    return experiment.to_model(whole.inference.itd, state, demos, len(whole.world.exits)), nets
+    assert setting.inference is not None
+    state, nets = jax.block_until_ready(_infer(setting, jax.random.key(seed), demos))
+    return experiment.to_model(setting.inference.itd, state, demos, len(setting.world.exits)), nets
 
 
 @functools.partial(jax.jit, static_argnames="setting")
@@ -344,7 +350,8 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
     assert setting.inference is not None
     spec, loop, agents = roundabout.spec(setting.world), loop_of(setting), jnp.arange(len(setting.world.exits))
     config, updates = setting.inference.itd, setting.inference.updates_per_rollout
-    inference, learner = itd.make(config, spec, len(agents)), dqn.make(setting.agent, spec)
+    pace = pace_of(setting)
+    inference, learner = itd.make(config, spec, len(agents), inference_pace(setting)), dqn.make(setting.agent, spec, 0, pace)
 
     def begin(key: Array) -> Together:
         itd_key, learner_key, reset_key = jax.random.split(key, 3)
@@ -365,7 +372,7 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
         def study(k: Array, agent: dqn.State, rollout: Transition, key: Array) -> dqn.State:
             wanted = functools.partial(pay, config, state, k)
             shown = jax.tree.map(lambda x: x[k][None], demos)
-            update = lambda agent, key: (on_both(setting.agent, spec, agent, shown, wanted, key), None)  # noqa: E731
+            update = lambda agent, key: (on_both(setting.agent, spec, pace, agent, shown, wanted, key), None)  # noqa: E731
             return jax.lax.scan(update, learner.observe(agent, rollout), jax.random.split(key, loop.updates_per_rollout))[0]
 
         learners = jax.vmap(study)(agents, now.learners, rollout, jax.random.split(learner_key, len(agents)))
@@ -387,15 +394,15 @@ def pay(config: ITDConfig, state: itd.State, k: Array, obs: Array, action: Array
 
 
 def on_both(
-    config: DQNConfig, spec: EnvSpec, state: dqn.State, demos: Demos, wanted: Callable[[Array, Array], Array], key: Array
+    config: DQNConfig, spec: EnvSpec, pace: Pace, state: dqn.State, demos: Demos, wanted: Callable[[Array, Array], Array], key: Array
 ) -> dqn.State:
     """One update of a DQN on as many demonstrated steps as own ones, all of them paid what is `wanted` now."""
     own_key, demo_key = jax.random.split(key)
-    own = dqn.sample(config, spec, dqn.make_experience(config), state, own_key)
+    own = dqn.sample(config, spec, dqn.make_experience(config, pace), state, own_key)
     shown = sqil.as_transitions(replay.sample_pool(demos, demo_key, config.batch), config.gamma)
     batch = jax.tree.map(lambda x, y: jnp.concatenate([x, y.astype(x.dtype)]), own, shown)
     paid = batch._replace(reward=wanted(batch.obs, batch.action))
-    return dqn.learn(config, dqn.make_optimiser(config), state, paid, dqn.double_backup)[0]
+    return dqn.learn(config, dqn.make_optimiser(config, pace), state, paid, dqn.double_backup)[0]
 
 
 # --- How they are judged -------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from psiphi.experiments import films
 from psiphi.experiments.models import changed
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
-from psiphi.types import Agent, Env, EnvSpec, Metrics
+from psiphi.types import Agent, Env, EnvSpec, Metrics, Pace
 
 World = HighwayConfig | RoundaboutConfig
 Config = PsiPhiConfig | DQNConfig | BCConfig | SQILConfig
@@ -107,19 +107,15 @@ def expert_returns(world: World, key: Array, episodes: int) -> dict[str, Array]:
 class Learner(NamedTuple):
     """What the runs must know of an algorithm."""
 
-    make: Callable[[Any, EnvSpec, int], Agent]
-    """``make(config, spec, num_demonstrators)``"""
-    num_envs: str | None
-    """Where its config says how many environments there are, by dotted name."""
-    updates: str
-    """Where it says how long its schedules are."""
+    make: Callable[[Any, EnvSpec, int, Pace], Agent]
+    """``make(config, spec, num_demonstrators, pace)``"""
 
 
 LEARNERS: dict[type, Learner] = {
-    PsiPhiConfig: Learner(psiphi.make, "itd.num_envs", "itd.updates"),
-    DQNConfig: Learner(dqn.make, "num_envs", "updates"),
-    SQILConfig: Learner(lambda config, spec, agents: sqil.make(config, spec), "dqn.num_envs", "dqn.updates"),
-    BCConfig: Learner(bc.make, None, "updates"),
+    PsiPhiConfig: Learner(psiphi.make),
+    DQNConfig: Learner(dqn.make),
+    SQILConfig: Learner(sqil.make),
+    BCConfig: Learner(bc.make),
 }
 """By the type of the config."""
 
@@ -135,14 +131,10 @@ def watches(setting: Setting) -> bool:
             return True
 
 
-def paced(setting: Setting) -> Setting:
-    """The setting with the learner's schedules as long as the run and its replay as wide as the loop."""
-    learner = LEARNERS[type(setting.agent)]
+def pace_of(setting: Setting) -> Pace:
+    """Schedules as long as the run, and a replay as wide as the loop."""
     loop = loop_of(setting, 0)
-    fields = {learner.updates: loop.iterations * loop.updates_per_rollout} | (
-        {learner.num_envs: setting.num_envs} if learner.num_envs else {}
-    )
-    return dataclasses.replace(setting, agent=changed(setting.agent, fields))
+    return Pace(loop.num_envs, loop.iterations * loop.updates_per_rollout)
 
 
 def loop_of(setting: Setting, seed: int) -> scan.LoopConfig:
@@ -191,10 +183,9 @@ def evaluation(setting: Setting, agent: Agent) -> Callable[[Any, Array], Metrics
 def train(setting: Setting, seed: int, *, out: Path | None = None, progress: bool = True) -> Trained:
     """Learn while driving, or continue."""
     started = time.monotonic()
-    setting = paced(setting)
     env = make_env(setting.world)
     agents = num_demonstrators(setting)
-    agent = LEARNERS[type(setting.agent)].make(setting.agent, env.spec, agents)
+    agent = LEARNERS[type(setting.agent)].make(setting.agent, env.spec, agents, pace_of(setting))
     demos = watch = None
     if watches(setting):
         agent = watching.watching(agent)

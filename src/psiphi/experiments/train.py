@@ -58,6 +58,7 @@ class DQNSetting(baselines.Setting):
     """The algorithm."""
     updates_per_rollout: Count = baselines.default("dqn").updates_per_rollout
     """Updates after each step in all environments."""
+    updates: tyro.conf.Suppress[int] = 4_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class BCSetting(baselines.Setting):
     """The algorithm."""
     task: tyro.conf.Suppress[str] = "R+G"
     steps: tyro.conf.Suppress[int] = 50_000
+    num_envs: tyro.conf.Suppress[int] = 8
     updates_per_rollout: tyro.conf.Suppress[int] = 1
     prefill_steps: tyro.conf.Suppress[int] = 0
     reward_from: tyro.conf.Suppress[str | None] = None
@@ -81,6 +83,7 @@ class SQILSetting(baselines.Setting):
 
     agent: SQILConfig = dataclasses.field(default_factory=LEARNERS["sqil"].default)
     """The algorithm."""
+    updates: tyro.conf.Suppress[int] = 4_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +92,9 @@ class GAILSetting(baselines.Setting):
 
     agent: GAILConfig = dataclasses.field(default_factory=LEARNERS["gail"].default)
     """The algorithm."""
+    num_envs: Count = baselines.default("gail").num_envs
+    """Environments side by side."""
+    updates: tyro.conf.Suppress[int] = 4_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +103,9 @@ class PPOSetting(baselines.Setting):
 
     agent: PPOConfig = dataclasses.field(default_factory=LEARNERS["ppo"].default)
     """The algorithm."""
+    num_envs: Count = baselines.default("ppo").num_envs
+    """Environments side by side."""
+    updates: tyro.conf.Suppress[int] = 4_000
 
 
 SETTINGS = {"dqn": DQNSetting, "bc": BCSetting, "sqil": SQILSetting, "gail": GAILSetting, "ppo": PPOSetting}
@@ -124,8 +133,6 @@ class ModelRun(Run):
 
     preset: Preset = "default"
     """What the other flags start from: what works best, or the paper's losses and numbers as printed."""
-    updates: Count | None = None
-    """Short for --itd.updates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,8 +206,6 @@ def _train_model(config: TrainITD | TrainPsiPhi) -> Path:
     ego = config.setting.ego
     setting = _as(Setting, config.setting, ego=_as(PsiPhiConfig, ego) if ego else None)
     run = config.run
-    if run.updates is not None:
-        setting = models.changed(setting, {"itd.updates": run.updates})
     trained = experiment.train(setting, run.seed, out=run.out, progress=not run.quiet, checkpoint_every_s=run.checkpoint_every_s)
     models.save(run.out / models.DIRECTORY, trained, setting, run.env, run.seed)
     return run.out / models.DIRECTORY
