@@ -57,10 +57,10 @@ def add(group: str, name: str, said: str | None, act: Callable[[Path, Path], Any
 
 # --- What cases are made of ----------------------------------------------------------------------------------------------
 
-SMALL = dict(torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), updates=4, batch=8, cross_policy_on="pooled", cross_batch=8, sparsity=0.0)
+SMALL = dict(torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), batch=8, cross_policy_on="pooled", cross_batch=8, sparsity=0.0)
 TINY = (
     "--world.size 5 --world.coins 1 1 0 --world.max-steps 8 --itd.torso-hidden 8 --itd.phi-hidden 8 --itd.psi-hidden 8 --itd.batch 4 "
-    "--itd.cross-batch 4 --itd.num-envs 2 --itd.replay-size 64 --prefill-steps 8 --updates 2 --episodes 4 --quiet"
+    "--itd.cross-batch 4 --num-envs 2 --itd.replay-size 64 --prefill-steps 8 --updates 2 --episodes 4 --quiet"
 ).split()
 
 
@@ -72,7 +72,7 @@ def logs(agents: str = "abab", steps: int = 6) -> Demonstrations:
 
 def prepare(kit: Path) -> None:
     """A model, a run directory and a finished table, as psiphi leaves them."""
-    itd = psiphi.ITD(psiphi.ITDConfig(**SMALL)).fit(logs(), progress=False)  # pyright: ignore[reportArgumentType]
+    itd = psiphi.ITD(psiphi.ITDConfig(**SMALL), updates=4).fit(logs(), progress=False)  # pyright: ignore[reportArgumentType]
     itd.save(kit / "model")
     command("train", "itd", *TINY, "--out", str(kit / "run"))
     logs().write(kit / "log.csv")
@@ -896,7 +896,7 @@ for arguments, said in [
     ("train itd --itd.num-cumulants 0", "num_cumulants is 0, expected at least 1"),
     ("train itd --itd.num-cumulants 1000000000", "num_cumulants is 1000000000, expected at most 4,096"),
     ("train itd --itd.torso-hidden 0", "torso_hidden is 0, expected at least 1"),
-    ("train itd --itd.num-envs 0", "num_envs is 0, expected at least 1"),
+    ("train itd --num-envs 0", "num_envs is 0, expected at least 1"),
     ("train itd --updates 0", "updates is 0, expected at least 1"),
     ("train itd --episodes -1", "episodes is -1, expected at least 1"),
     ("train itd --temperature -1", "temperature is -1.0, expected a number above 0"),

@@ -47,10 +47,12 @@ def runner(preset: str, steps: int) -> Callable[[], int]:
     from psiphi.agents import itd
     from psiphi.envs import coingrid
     from psiphi.experiments.coingrid import default_itd
+    from psiphi.types import Pace
 
     config = {"default": default_itd(), "paper": itd.paper()}[preset]
-    agent = itd.make(config, coingrid.spec(coingrid.CoinGridConfig()), DEMONSTRATORS)
-    demos, rollout = random_data(steps, config.num_envs)
+    pace = Pace(num_envs=8, updates=6_000)
+    agent = itd.make(config, coingrid.spec(coingrid.CoinGridConfig()), DEMONSTRATORS, pace)
+    demos, rollout = random_data(steps, pace.num_envs)
     state = jax.jit(lambda key: agent.observe(agent.init(key, demos), rollout))(jax.random.key(0))
     updates = jax.jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, CHUNK)), donate_argnums=0)
     carry: list[Any] = [state, 0]

@@ -64,13 +64,13 @@ def make_dataset(directory: Path, episodes: int, seed: int = 0) -> Path:
 def settings(size: Size) -> psiphi.ITDConfig:
     """The defaults, but for a torso that reads boards as the agent sees them, and the size of the tour."""
     layers = (size.width, size.width)
-    return psiphi.ITDConfig(torso="egocentric", updates=size.updates, torso_hidden=layers, phi_hidden=layers, psi_hidden=layers[:1])
+    return psiphi.ITDConfig(torso="egocentric", torso_hidden=layers, phi_hidden=layers, psi_hidden=layers[:1])
 
 
 def infer(demos: psiphi.Demonstrations, size: Size) -> psiphi.ITD:
     """ITD, offline: from the logs alone."""
     train, test = demos.split(held_out=0.1, seed=0)
-    itd = psiphi.ITD(settings(size), seed=0).fit(train)
+    itd = psiphi.ITD(settings(size), seed=0, updates=size.updates).fit(train)
     print(f"Held-out actions predicted: {itd.accuracy(test):.3f}")
     print(itd.preferences)
     print(itd.coverage)

@@ -18,8 +18,9 @@ from psiphi.errors import UserError
 
 SIZE = 4
 SMALL = {"torso_hidden": (32,), "phi_hidden": (16, 16), "psi_hidden": (16,)}
-ITD = dataclasses.replace(api.LEARNED, updates=1_000, gamma=0.9, **SMALL)
-EGO = dataclasses.replace(api.ONLINE, itd=psiphi.ITDConfig(num_envs=4, replay_size=2_000, cross_batch=32, batch=32, **SMALL), batch=32)
+ITD = dataclasses.replace(api.LEARNED, gamma=0.9, **SMALL)
+UPDATES = 1_000
+EGO = dataclasses.replace(api.ONLINE, itd=psiphi.ITDConfig(replay_size=2_000, cross_batch=32, batch=32, **SMALL), batch=32)
 
 
 class Street(gymnasium.Env[np.ndarray, Any]):
@@ -67,12 +68,12 @@ def demos() -> psiphi.Demonstrations:
 
 @pytest.fixture(scope="module")
 def itd(demos) -> psiphi.ITD:
-    return psiphi.ITD(ITD, seed=0, refits=1).fit(demos, progress=False)
+    return psiphi.ITD(ITD, seed=0, updates=UPDATES, refits=1).fit(demos, progress=False)
 
 
 @pytest.fixture(scope="module")
 def agent(demos) -> psiphi.PsiPhi:
-    return psiphi.PsiPhi(Street, demos, EGO, seed=0).learn(3_000, study=200, progress=False)
+    return psiphi.PsiPhi(Street, demos, EGO, seed=0, num_envs=4).learn(3_000, study=200, progress=False)
 
 
 # --- The demonstrators -------------------------------------------------------------------------------------------------------
@@ -121,13 +122,13 @@ def test_tables_can_be_read(itd):
 
 
 def test_the_same_seed_gives_the_same_model_and_progress_can_be_shown(demos, itd, capsys):
-    again = psiphi.ITD(ITD, seed=0, refits=1).fit(demos, progress=True)
+    again = psiphi.ITD(ITD, seed=0, updates=UPDATES, refits=1).fit(demos, progress=True)
     assert np.array_equal(again.policy("west").values(houses()), itd.policy("west").values(houses()))
     assert "iterations 1000/1000" in capsys.readouterr().err
 
 
 def test_ids_may_be_integers(demos):
-    itd = psiphi.ITD(ITD).fit(dataclasses.replace(demos, agents=(7, 3)), progress=False)
+    itd = psiphi.ITD(ITD, updates=UPDATES).fit(dataclasses.replace(demos, agents=(7, 3)), progress=False)
     assert itd.agents == (7, 3) and itd.policy(3).agent == 3
     with pytest.raises(UserError, match="There is no agent '3'; the known agents are 7, 3"):
         itd.policy("3")
@@ -241,7 +242,7 @@ def test_the_ego_learns_its_task_and_tells_whom_it_follows(agent):
 
 
 def test_learning_goes_on_where_it_stopped(demos):
-    agent = psiphi.PsiPhi(lambda: Street(first=5), demos, EGO).learn(40, study=2, progress=False)
+    agent = psiphi.PsiPhi(lambda: Street(first=5), demos, EGO, num_envs=4).learn(40, study=2, progress=False)
     assert agent.predict(houses()[0]) in (5, 6) and agent.explain(houses()[0]).action == agent.predict(houses()[0])
     first = agent._state
     agent.learn(40, progress=False)
@@ -261,7 +262,7 @@ def vector(mode: AutoresetMode) -> SyncVectorEnv:
 def test_any_kind_of_environment_will_do(world, number, demos):
     if "Street-v0" not in gymnasium.registry:
         gymnasium.register("Street-v0", lambda **_: Street())
-    place = psiphi.PsiPhi(world, demos, EGO).place
+    place = psiphi.PsiPhi(world, demos, EGO, num_envs=4).place
     assert place is not None and place.worlds is not None
     assert (place.num_envs, place.worlds.num_envs, place.shape, place.num_actions, place.first_action) == (number, number, (3,), 2, 0)
     place.worlds.reset(0)
@@ -277,7 +278,7 @@ def test_a_jax_environment_will_do():
     demos = psiphi.Demonstrations.from_lists(
         [np.eye(2, dtype=np.float32)[[0, 1, 1, 1]]] * 3, [np.zeros(3, int)] * 3, ["a", "a", "b"], num_actions=2
     )
-    agent = psiphi.PsiPhi(env, demos, EGO).learn(60, study=1, progress=False).learn(20, progress=False)
+    agent = psiphi.PsiPhi(env, demos, EGO, num_envs=4).learn(60, study=1, progress=False).learn(20, progress=False)
     assert agent.predict(np.eye(2)).shape == (2,)
 
 
@@ -450,6 +451,6 @@ def test_pictures_can_be_learned_from():
     dark, bright = (random.integers(low, low + 40, (20, 1, 20, 20)).astype(np.uint8) for low in (0, 200))
     obs = [np.concatenate([dark[:10], bright[:1]]), np.concatenate([bright[:10], dark[:1]])]
     demos = psiphi.Demonstrations.from_lists(obs, [np.zeros(10, int), np.ones(10, int)], ["a", "a"], num_actions=2)
-    config = dataclasses.replace(ITD, updates=40, ema=0.3, num_cumulants=1, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=())
-    itd = psiphi.ITD(config).fit(demos, progress=False)
+    config = dataclasses.replace(ITD, ema=0.3, num_cumulants=1, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=())
+    itd = psiphi.ITD(config, updates=40).fit(demos, progress=False)
     assert itd.policy("a")(dark[10:]).tolist() == [0] * 10 and itd.policy("a")(bright[10:]).tolist() == [1] * 10

@@ -23,12 +23,12 @@ WORLD = "--world.size 5 --world.coins 1 1 0 --world.max-steps 8 --episodes 4 --e
 NET = "--agent.torso-hidden 8"
 REPLAYED = "--steps 32 --prefill-steps 16 --evaluate-every 16"
 FLAGS = {
-    "bc": f"{NET} --agent.updates 2 --agent.batch 4",
-    "dqn": f"{NET} --agent.head-hidden 8 --agent.batch 4 --agent.num-envs 2 --agent.replay-size 64 {REPLAYED}",
-    "sqil": f"--agent.dqn.torso-hidden 8 --agent.dqn.head-hidden 8 --agent.dqn.batch 4 --agent.dqn.num-envs 2 {REPLAYED}",
-    "ppo": f"{NET} --agent.num-envs 2 --agent.rollout-length 4 --agent.minibatches 2 --agent.epochs 1 --steps 16 --evaluate-every 8",
+    "bc": f"{NET} --updates 2 --agent.batch 4",
+    "dqn": f"{NET} --agent.head-hidden 8 --agent.batch 4 --num-envs 2 --agent.replay-size 64 {REPLAYED}",
+    "sqil": f"--agent.dqn.torso-hidden 8 --agent.dqn.head-hidden 8 --agent.dqn.batch 4 --num-envs 2 {REPLAYED}",
+    "ppo": f"{NET} --num-envs 2 --agent.rollout-length 4 --agent.minibatches 2 --agent.epochs 1 --steps 16 --evaluate-every 8",
     "gail": (
-        f"{NET} --agent.head-hidden 8 --agent.ppo.torso-hidden 8 --agent.ppo.num-envs 2 --agent.ppo.rollout-length 4 --agent.batch 4 "
+        f"{NET} --agent.head-hidden 8 --agent.ppo.torso-hidden 8 --num-envs 2 --agent.ppo.rollout-length 4 --agent.batch 4 "
         "--agent.ppo.minibatches 2 --agent.ppo.epochs 1 --agent.steps 1 --steps 16 --evaluate-every 8"
     ),
 }
@@ -198,7 +198,7 @@ def test_dqn_is_trained_on_the_reward_of_a_model(tmp_path, monkeypatch):
     seen = []
     make = rewarded.rewarded
     monkeypatch.setattr(rewarded, "rewarded", lambda agent, pay, model: seen.append((pay, model)) or make(agent, pay, model))
-    small = {"agent.torso_hidden": (8,), "agent.head_hidden": (8,), "agent.num_envs": 2, "agent.batch": 4, "agent.replay_size": 64}
+    small = {"agent.torso_hidden": (8,), "agent.head_hidden": (8,), "num_envs": 2, "agent.batch": 4, "agent.replay_size": 64}
     trained = baselines.train(models.changed(setting, small), 0, progress=False)
     assert trained.env_steps == 24
     ((pay, model),) = seen

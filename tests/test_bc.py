@@ -14,18 +14,19 @@ from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import ActionNet
-from psiphi.types import Demonstration, Demos, EnvSpec, Symmetry
+from psiphi.types import Demonstration, Demos, EnvSpec, Pace, Symmetry
 from tables import drawn, numpy_record, quick_jit
 
 KEY = jax.random.key(0)
 PLACES, ACTIONS, AGENTS = 5, 3, 3
 SPEC = EnvSpec((PLACES,), jnp.float32, ACTIONS)
 CONFIG = BCConfig(
-    torso="mlp", torso_hidden=(16,), head_hidden=(), learning_rate=0.02, cosine=True, clip=5.0, updates=400, batch=128, entropy=0.0,
+    torso="mlp", torso_hidden=(16,), head_hidden=(), learning_rate=0.02, cosine=True, clip=5.0, batch=128, entropy=0.0,
     decay=0.0, ema=0.05, mirror=False,
 )  # fmt: skip
 """No number here is a default, but those that switch something off."""
 STEPS = 600
+PACE = Pace(updates=400)
 
 
 def see(place: np.ndarray) -> np.ndarray:
@@ -122,7 +123,7 @@ LOOP = scan.LoopConfig(iterations=400, chunk=400, seed=3)
 
 @pytest.fixture(scope="module")
 def program() -> scan.Program:
-    return scan.compile_run(None, bc.make(CONFIG, SPEC, AGENTS), LOOP)
+    return scan.compile_run(None, bc.make(CONFIG, SPEC, AGENTS, PACE), LOOP)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def run(program):
     def run(demos: Demos) -> scan.Result:
         with pytest.MonkeyPatch.context() as patch:  # not to compile it twice
             patch.setattr(scan, "compile_run", lambda *_: program)
-            return scan.run(None, bc.make(CONFIG, SPEC, AGENTS), demos, LOOP, progress=False)
+            return scan.run(None, bc.make(CONFIG, SPEC, AGENTS, PACE), demos, LOOP, progress=False)
 
     return run
 
@@ -169,7 +170,7 @@ def test_the_mirror_teaches_what_was_never_shown():
     place = np.tile(np.arange(2), (1, 30))
     action = place.astype(np.int32)  # action 0 at place 0, 1 at place 1
     steps = numpy_record(Demonstration, see(place), action, np.ones(place.shape, np.float32), see(place), action)
-    agent = bc.make(replace(CONFIG, mirror=True, updates=150), spec, 1)
+    agent = bc.make(replace(CONFIG, mirror=True), spec, 1, Pace(updates=150))
 
     @quick_jit
     def learn(key: jax.Array, demos: Demos) -> jax.Array:
@@ -182,7 +183,7 @@ def test_the_mirror_teaches_what_was_never_shown():
 
 
 def test_environments_are_given_to_the_demonstrators_in_turn():
-    agent = bc.make(CONFIG, SPEC, AGENTS)
+    agent = bc.make(CONFIG, SPEC, AGENTS, PACE)
     place = np.arange(40) % PLACES
 
     def judge(net: ActionNet, obs: jax.Array) -> jax.Array:
@@ -199,13 +200,13 @@ def test_environments_are_given_to_the_demonstrators_in_turn():
 
 
 def test_demonstrations_that_do_not_fit_are_refused():
-    agent = bc.make(CONFIG, SPEC, 2)
+    agent = bc.make(CONFIG, SPEC, 2, PACE)
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)
     with pytest.raises(UserError, match="demonstrations of 3 demonstrators, but expected were those of 2"):
         jax.eval_shape(agent.init, KEY, demonstrations())
     with pytest.raises(UserError, match=r"obs has shape \(5,\), but the environment's observations have shape \(4,\)"):
-        jax.eval_shape(bc.make(CONFIG, SPEC._replace(obs_shape=(4,)), 3).init, KEY, demonstrations())
+        jax.eval_shape(bc.make(CONFIG, SPEC._replace(obs_shape=(4,)), 3, PACE).init, KEY, demonstrations())
 
 
 def test_it_learns_from_a_users_logs_alone():
@@ -214,8 +215,9 @@ def test_it_learns_from_a_users_logs_alone():
     to_the_right = (seen[:, 0] < 0).astype(int)
     demos = Demonstrations.from_lists([seen, seen], [to_the_right, 1 - to_the_right], ["ann", "bob"])
     spec = EnvSpec(demos.obs.shape[1:], demos.obs.dtype, demos.num_actions)
-    config = BCConfig(torso="mlp", torso_hidden=(16,), head_hidden=(), updates=200, ema=0.0)
-    result = scan.run(None, bc.make(config, spec, 2), demos.to_demos(), scan.LoopConfig(iterations=200, chunk=200), progress=False)
+    config = BCConfig(torso="mlp", torso_hidden=(16,), head_hidden=(), ema=0.0)
+    agent = bc.make(config, spec, 2, Pace(updates=200))
+    result = scan.run(None, agent, demos.to_demos(), scan.LoopConfig(iterations=200, chunk=200), progress=False)
     net = bc.deployed(config, result.agent())
     for k, wanted in enumerate((to_the_right, 1 - to_the_right)):
         assert (np.asarray(bc.of_demonstrator(net, k)(jnp.asarray(seen))).argmax(axis=-1) == wanted).all()

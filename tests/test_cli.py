@@ -28,7 +28,7 @@ from psiphi.experiments.coingrid import Setting
 
 TINY = (
     "--world.size 5 --world.coins 1 1 0 --world.max-steps 8 --itd.torso-hidden 8 --itd.phi-hidden 8 --itd.psi-hidden 8 --itd.batch 4 "
-    "--itd.cross-batch 4 --itd.num-envs 2 --itd.replay-size 64 --prefill-steps 8 --updates 2 --episodes 4 --quiet"
+    "--itd.cross-batch 4 --num-envs 2 --itd.replay-size 64 --prefill-steps 8 --updates 2 --episodes 4 --quiet"
 ).split()
 
 
@@ -188,7 +188,7 @@ def trained(tmp_path_factory) -> Path:
 
 def test_a_run_leaves_what_was_asked_what_came_out_and_the_model(trained):
     assert {file.name for file in trained.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint", "model"}
-    assert json.loads((trained / "config.json").read_text())["setting"]["itd"]["updates"] == 2
+    assert json.loads((trained / "config.json").read_text())["setting"]["updates"] == 2
     meta = checkpoint.read_meta(trained / "model")
     assert (meta["env"], meta["seed"], meta["setting"]["episodes"]) == ("coingrid", 0, 4)
 

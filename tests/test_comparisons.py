@@ -41,7 +41,7 @@ def test_every_curve_has_the_same_steps_to_learn_from(method):
         assert task == (setting.setting.ego_task if isinstance(setting, Online) else models.task(setting.task))
         if isinstance(setting, Online):
             rounds = setting.study + (5_000 - comparisons.RANDOM_STEPS) // 8
-            assert setting.setting.itd.updates == 2 * rounds and setting.setting.itd.sparsity_ramp == setting.study / rounds
+            assert setting.setting.updates == 2 * rounds and setting.setting.itd.sparsity_ramp == setting.study / rounds
             assert setting.setting.prefill_steps == comparisons.RANDOM_STEPS
         else:
             assert setting.prefill_steps == comparisons.RANDOM_STEPS
@@ -115,7 +115,7 @@ def test_settings_of_rows_say_what_the_learner_saw():
     control = comparisons.setting_of(TABLE_1, variant, METHODS["sqil-control"])
     assert np.all(np.asarray(control.demonstrators) == 0)
     small = comparisons.setting_of(TABLE_1, variant, METHODS["itd"], steps=100, episodes=3, updates=5)
-    assert (small.dqn.steps, small.model.episodes, small.model.itd.updates) == (100, 3, 5)
+    assert (small.dqn.steps, small.model.episodes, small.model.updates) == (100, 3, 5)
 
 
 # --- Few-shot ------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from psiphi.agents.sqil import SQILConfig
 from psiphi.configs import from_json
 from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
+from psiphi.experiments.coingrid import Setting
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.loops.scan import LoopConfig
 
@@ -99,7 +100,9 @@ OUT_OF_RANGE = [
     (FewShotConfig, {"inference": "guess"}, "inference is 'guess', expected one of 'bayes', 'least-squares'"),
     (LoopConfig, {"seed": -1}, "seed is -1, expected at least 0"),
     (LoopConfig, {"seed": 10**20}, "seed is 100000000000000000000, expected at most 4,294,967,295"),
-    (BCConfig, {"updates": 0}, "updates is 0, expected at least 1"),
+    (BCConfig, {"batch": 0}, "batch is 0, expected at least 1"),
+    (Setting, {"updates": 0}, "updates is 0, expected at least 1"),
+    (Setting, {"num_envs": 0}, "num_envs is 0, expected at least 1"),
     (GAILConfig, {"demonstrator": -1}, "demonstrator is -1, expected at least 0"),
     (CoinGridConfig, {"max_steps": 0}, "CoinGrid's max_steps is 0, expected at least 1"),
 ]

@@ -101,17 +101,17 @@ def logs() -> psiphi.Demonstrations:
 
 
 SMALL = psiphi.ITDConfig(
-    torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), updates=20, batch=8, cross_policy_on="pooled", cross_batch=8, sparsity=0.0
+    torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), batch=8, cross_policy_on="pooled", cross_batch=8, sparsity=0.0
 )
 
 
 @pytest.fixture(scope="module")
 def fitted() -> psiphi.ITD:
-    return psiphi.ITD(SMALL).fit(logs(), progress=False)
+    return psiphi.ITD(SMALL, updates=20).fit(logs(), progress=False)
 
 
 def test_a_fit_that_explodes_leaves_what_was_fitted(fitted):
-    learner = psiphi.ITD(SMALL).fit(logs(), progress=False)
+    learner = psiphi.ITD(SMALL, updates=20).fit(logs(), progress=False)
     before = learner.preferences.w
     learner.config = dataclasses.replace(SMALL, learning_rate=1e30, clip=0.0)
     with pytest.raises(psiphi.Diverged, match="diverged by iteration 20"):

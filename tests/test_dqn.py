@@ -16,7 +16,7 @@ from psiphi.agents.dqn import DQNConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import ActionNet
-from psiphi.types import Demonstration, Demos, Transition
+from psiphi.types import Demonstration, Demos, Pace, Transition
 from tables import blank, drawn, numpy_record, quick_jit
 
 KEY = jax.random.key(0)
@@ -30,11 +30,12 @@ AGENTS = 2
 
 PLAIN = DQNConfig(
     torso="mlp", torso_hidden=(32,), head_hidden=(), gamma=probes.GAMMA, n_step=1, double=False, huber=0.0, learning_rate=5e-3, cosine=True,
-    updates=600, clip=10.0, batch=32, replay_size=4096, num_envs=16, epsilon_start=1.0, epsilon_end=0.5, epsilon_steps=1000, ema=0.1,
+    clip=10.0, batch=32, replay_size=4096, epsilon_start=1.0, epsilon_end=0.5, epsilon_steps=1000, ema=0.1,
     target_period=7, mirror=False, bc_weight=0.0, bc_batch=16,
 )  # fmt: skip
 """No number here is a default."""
 AUX = replace(PLAIN, n_step=3, double=True, bc_weight=0.3)
+PACE = Pace(num_envs=16, updates=600)
 LOOP = scan.LoopConfig(iterations=600, chunk=600, num_envs=16, prefill_steps=256, seed=5)
 
 
@@ -134,7 +135,7 @@ def test_a_demonstrator_never_touches_anothers_head(gradients):
 @pytest.fixture(scope="module")
 def actor():
     """A state of random networks, and what it does on 2000 observations: as a learner, and judged."""
-    agent = dqn.make(AUX, ENV.spec, AGENTS)
+    agent = dqn.make(AUX, ENV.spec, AGENTS, PACE)
     state = blank(jax.eval_shape(agent.init, KEY, demonstrations()))._replace(net=NET, target=TARGET)
     obs = see(np.arange(2000) % PLACES)
     both = jax.jit(lambda state, obs, key: (agent.act(state, obs, key), agent.policy(state, obs, key)))
@@ -158,20 +159,20 @@ def test_the_cloning_heads_do_not_act(actor):
 
 
 def test_without_a_moving_average_the_last_network_is_judged():
-    agent = dqn.make(PLAIN, ENV.spec)
+    agent = dqn.make(PLAIN, ENV.spec, 0, PACE)
     state = blank(jax.eval_shape(agent.init, KEY, None))._replace(net=NET, target=TARGET)
     assert dqn.deployed(PLAIN, state) is TARGET and dqn.deployed(replace(PLAIN, ema=0.0), state) is NET
 
 
 def test_an_offset_is_taken_off_every_reward_that_is_folded():
     steps = 4
-    config = replace(PLAIN, n_step=3, batch=64, num_envs=1, reward_offset=0.25)
-    experience = dqn.make_experience(config)
+    config = replace(PLAIN, n_step=3, batch=64, reward_offset=0.25)
+    experience = dqn.make_experience(config, Pace(num_envs=1))
     nothing = replay.blank_transition(ENV.spec)
     row = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, steps, *x.shape)), nothing)
     rewards, last = jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([False, True, False, False])
     memory = experience.add(experience.init(nothing), row._replace(reward=rewards[None], discount=1.0 - last[None], last=last[None]))
-    state = blank(jax.eval_shape(dqn.make(config, ENV.spec).init, KEY, None))._replace(experience=memory)
+    state = blank(jax.eval_shape(dqn.make(config, ENV.spec, 0, Pace(num_envs=1)).init, KEY, None))._replace(experience=memory)
     batch = dqn.sample(config, ENV.spec, experience, state, KEY)
     # From the first step the end cuts the fold short; the second is that end.
     assert set(np.asarray(batch.reward).tolist()) == {0.75 + 0.5 * 1.75, 1.75}
@@ -184,7 +185,7 @@ def test_an_offset_is_taken_off_every_reward_that_is_folded():
 def trained(request) -> tuple[DQNConfig, scan.Program, Demos | None, scan.Result]:
     """One step and the hard backup without demonstrations; three steps and the double backup with cloning heads."""
     config, demos = {"plain": (PLAIN, None), "aux": (AUX, demonstrations())}[request.param]
-    agent = dqn.make(config, ENV.spec, 0 if demos is None else AGENTS)
+    agent = dqn.make(config, ENV.spec, 0 if demos is None else AGENTS, PACE)
     program = scan.compile_run(ENV, agent, LOOP)
     with pytest.MonkeyPatch.context() as patch:  # not to compile it twice
         patch.setattr(scan, "compile_run", lambda *_: program)
@@ -237,8 +238,8 @@ def test_one_seed_gives_the_same_bits_twice(trained):
 
 def test_periodic_copies_come_every_so_many_updates():
     config = replace(PLAIN, ema=0.0, target_period=3)
-    optimiser = dqn.make_optimiser(config)
-    agent = dqn.make(config, ENV.spec)
+    optimiser = dqn.make_optimiser(config, PACE)
+    agent = dqn.make(config, ENV.spec, 0, PACE)
     learn = quick_jit(lambda state: dqn.learn(config, optimiser, state, jax.tree.map(jnp.asarray, batch()), dqn.hard_backup)[0])
     state = quick_jit(agent.init)(KEY, None)
     nets, targets = [np.asarray(state.net.head.biases[0])], []
@@ -266,11 +267,11 @@ def test_periodic_copies_come_every_so_many_updates():
 )
 def test_what_cannot_be_done_is_refused(changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        dqn.make(replace(PLAIN, **changes), ENV.spec)
+        dqn.make(replace(PLAIN, **changes), ENV.spec, 0, PACE)
 
 
 def test_cloning_without_demonstrations_or_with_anothers_is_refused():
-    agent = dqn.make(AUX, ENV.spec, 3)
+    agent = dqn.make(AUX, ENV.spec, 3, PACE)
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)
     with pytest.raises(UserError, match="demonstrations of 2 demonstrators, but expected were those of 3"):

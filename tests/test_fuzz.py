@@ -17,7 +17,7 @@ from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 
 SMALL = psiphi.ITDConfig(
-    torso_hidden=(4,), phi_hidden=(4,), psi_hidden=(4,), updates=2, batch=4, cross_policy_on="pooled", cross_batch=4, sparsity=0.0
+    torso_hidden=(4,), phi_hidden=(4,), psi_hidden=(4,), batch=4, cross_policy_on="pooled", cross_batch=4, sparsity=0.0
 )
 
 
@@ -31,7 +31,7 @@ def logs() -> Demonstrations:
 def place(tmp_path_factory) -> Path:
     """A model and a log in each format, and room to damage copies of them."""
     path = tmp_path_factory.mktemp("fuzz")
-    psiphi.ITD(SMALL).fit(logs(), progress=False).save(path / "model")
+    psiphi.ITD(SMALL, updates=2).fit(logs(), progress=False).save(path / "model")
     for ending in ("csv", "npz", "parquet"):
         logs().write(path / f"log.{ending}")
     return path

@@ -17,7 +17,7 @@ from psiphi.agents.ppo import PPOConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.losses import AdversarialReward
-from psiphi.types import Agent, Demonstration, Demos, Transition
+from psiphi.types import Agent, Demonstration, Demos, Pace, Transition
 from tables import drawn, numpy_record, quick_jit
 
 KEY = jax.random.key(0)
@@ -30,13 +30,14 @@ PLACES, ACTIONS = WORLD.reward.shape
 
 CONFIG = GAILConfig(
     ppo=PPOConfig(
-        torso="mlp", torso_hidden=(16,), gamma=0.4, num_envs=N, rollout_length=T, epochs=2, minibatches=2, learning_rate=1e-2,
+        torso="mlp", torso_hidden=(16,), gamma=0.4, rollout_length=T, epochs=2, minibatches=2, learning_rate=1e-2,
         decay="constant",
     ),
     demonstrator=1, reward="-log(1-D)", control=False, torso="mlp", torso_hidden=(16,), head_hidden=(16,), learning_rate=1e-2, clip=1.0,
     steps=4, batch=32, smoothing=0.0, entropy=0.0, weight_decay=0.0, mirror=False,
 )  # fmt: skip
 """No number here is a default."""
+PACE = Pace(num_envs=N)
 LOOP = scan.LoopConfig(iterations=60, chunk=60, num_envs=N, rollout_length=T, seed=5)
 
 
@@ -88,7 +89,7 @@ def told() -> Any:
     def train(demos: Demos, rollout: Transition) -> tuple[gail.Discriminator, dict[str, jax.Array]]:
         net = gail.initial_discriminator(config, ENV.spec, KEY)
         state = gail.State(
-            ppo.make(config.ppo, ENV.spec).init(KEY, None)._replace(rollout=rollout), net, optim.start(optimiser, net), demos
+            ppo.make(config.ppo, ENV.spec, 0, PACE).init(KEY, None)._replace(rollout=rollout), net, optim.start(optimiser, net), demos
         )
         after, _ = gail.discriminate(config, ENV.spec, optimiser, state, KEY)
         _, metrics = gail.discriminator_loss(after.discriminator, gail.sample(config, ENV.spec, demos, rollout, KEY), config)
@@ -137,7 +138,7 @@ def test_the_loss_by_plain_loops_with_smoothing_entropy_and_decay():
 
 def test_halves_are_balanced_and_only_the_imitated_are_shown():
     demos = shown(0.0, 1.0)
-    agent = gail.make(CONFIG, ENV.spec)
+    agent = gail.make(CONFIG, ENV.spec, 2, PACE)
     state = quick_jit(agent.init)(KEY, demos)
     assert equal(state.demos, jax.tree.map(lambda x: x[1:2], demos))
     sample = quick_jit(lambda demos, rollout: gail.sample(CONFIG, ENV.spec, demos, rollout, KEY))
@@ -174,7 +175,7 @@ def test_the_control_pays_every_step_what_a_half_pays(form, expected):
 
 @pytest.fixture(scope="module")
 def program() -> tuple[Agent, scan.Program]:
-    agent = gail.make(CONFIG, ENV.spec)
+    agent = gail.make(CONFIG, ENV.spec, 2, PACE)
     return agent, scan.compile_run(ENV, agent, LOOP)
 
 
@@ -205,7 +206,7 @@ def test_an_update_trains_the_discriminator_then_re_rewards_the_rollout_then_is_
     paid = gail.reward(CONFIG, after.discriminator, made(0.5, (T, N)))
     np.testing.assert_allclose(after.ppo.rollout.reward, paid, rtol=1e-5)
     np.testing.assert_allclose(metrics["reward"], paid.mean(), rtol=1e-5)
-    generator = ppo.make(CONFIG.ppo, ENV.spec)
+    generator = ppo.make(CONFIG.ppo, ENV.spec, 0, PACE)
     expected, _ = quick_jit(generator.update)(seen.ppo._replace(rollout=after.ppo.rollout), jax.random.split(KEY)[1])
     for x, y in zip(jax.tree.leaves(after.ppo.net), jax.tree.leaves(expected.net), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
@@ -229,7 +230,7 @@ STAY_OR_LEAVE = probes.Probe((0,), np.array([[0, 0]]), np.zeros((1, 2)), np.arra
 @pytest.mark.parametrize(("form", "leaves"), [("-log(1-D)", 0.0), ("log D", 1.0)])
 def test_without_demonstrations_the_rewards_sign_decides_whether_to_stay_or_to_leave(form, leaves):
     env = probes.make(STAY_OR_LEAVE)
-    agent = gail.make(replace(CONFIG, control=True, reward=form), env.spec)
+    agent = gail.make(replace(CONFIG, control=True, reward=form), env.spec, 0, PACE)
 
     def trained(key: jax.Array) -> gail.State:
         start = scan.begin(env, agent, LOOP, key, None)
@@ -255,7 +256,7 @@ def test_without_demonstrations_the_rewards_sign_decides_whether_to_stay_or_to_l
 )
 def test_a_config_that_cannot_be_is_refused(change, message):
     with pytest.raises(UserError, match=message):
-        gail.make(replace(CONFIG, **change), ENV.spec)
+        gail.make(replace(CONFIG, **change), ENV.spec, 2, PACE)
 
 
 @pytest.mark.parametrize(
@@ -263,23 +264,23 @@ def test_a_config_that_cannot_be_is_refused(change, message):
 )
 def test_it_needs_demonstrations_of_the_one_it_imitates(demos, message):
     with pytest.raises(UserError, match=message):
-        jax.eval_shape(gail.make(CONFIG, ENV.spec).init, KEY, demos)
+        jax.eval_shape(gail.make(CONFIG, ENV.spec, 2, PACE).init, KEY, demos)
 
 
 def every_agent() -> dict[str, Agent]:
     small: dict[str, Any] = {"torso": "mlp", "torso_hidden": (8,)}
-    learner = dqn.DQNConfig(**small, head_hidden=(), replay_size=256, num_envs=N)
-    inner = itd.ITDConfig(**small, phi_hidden=(8,), psi_hidden=(), replay_size=256, num_envs=N)
+    learner = dqn.DQNConfig(**small, head_hidden=(), replay_size=256)
+    inner = itd.ITDConfig(**small, phi_hidden=(8,), psi_hidden=(), replay_size=256)
     return {
-        "bc": bc.make(bc.BCConfig(**small), ENV.spec, 2),
-        "dqn": dqn.make(learner, ENV.spec),
-        "dqn+bc": dqn.make(replace(learner, bc_weight=1.0), ENV.spec, 2),
-        "sqil": sqil.make(sqil.SQILConfig(dqn=replace(sqil.default_dqn(), **small, head_hidden=(), replay_size=256, num_envs=N)), ENV.spec),
-        "ppo": ppo.make(CONFIG.ppo, ENV.spec),
-        "ppo+bc": ppo.make(replace(CONFIG.ppo, bc_weight=1.0), ENV.spec, 2),
-        "gail": gail.make(CONFIG, ENV.spec),
-        "itd": itd.make(inner, ENV.spec, 2),
-        "psiphi": psiphi.make(psiphi.PsiPhiConfig(itd=inner), ENV.spec, 2),
+        "bc": bc.make(bc.BCConfig(**small), ENV.spec, 2, PACE),
+        "dqn": dqn.make(learner, ENV.spec, 0, PACE),
+        "dqn+bc": dqn.make(replace(learner, bc_weight=1.0), ENV.spec, 2, PACE),
+        "sqil": sqil.make(sqil.SQILConfig(dqn=replace(sqil.default_dqn(), **small, head_hidden=(), replay_size=256)), ENV.spec, 2, PACE),
+        "ppo": ppo.make(CONFIG.ppo, ENV.spec, 0, PACE),
+        "ppo+bc": ppo.make(replace(CONFIG.ppo, bc_weight=1.0), ENV.spec, 2, PACE),
+        "gail": gail.make(CONFIG, ENV.spec, 2, PACE),
+        "itd": itd.make(inner, ENV.spec, 2, PACE),
+        "psiphi": psiphi.make(psiphi.PsiPhiConfig(itd=inner), ENV.spec, 2, PACE),
     }
 
 

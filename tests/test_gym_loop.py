@@ -16,7 +16,7 @@ import probes
 from psiphi.agents import dqn
 from psiphi.errors import UserError
 from psiphi.loops import gym, scan
-from psiphi.types import Transition
+from psiphi.types import Pace, Transition
 
 LOOP = scan.LoopConfig(iterations=7, chunk=3, num_envs=3, rollout_length=2, prefill_steps=5, seed=4)
 MODES = tuple(AutoresetMode)
@@ -136,8 +136,8 @@ def test_the_agent_after_training_is_the_compiled_loops_bit_for_bit():
 
 def test_a_network_trained_in_both_loops_is_the_same():
     probe = fork()
-    config = dqn.DQNConfig(torso_hidden=(8,), head_hidden=(), batch=8, num_envs=3, replay_size=60, updates=100)
-    agent = dqn.make(config, probes.make(probe).spec, 0)
+    config = dqn.DQNConfig(torso_hidden=(8,), head_hidden=(), batch=8, replay_size=60)
+    agent = dqn.make(config, probes.make(probe).spec, 0, Pace(num_envs=3, updates=100))
     loop = dataclasses.replace(LOOP, rollout_length=1, updates_per_rollout=2, iterations=12)
     compiled = scan.run(probes.make(probe), agent, None, loop, progress=False).agent()
     hosted = gym.run(worlds(probe), agent, None, loop, progress=False).agent()

@@ -41,7 +41,7 @@ def inferred(tmp_path_factory) -> Path:
     """What one call leaves, trained far too little."""
     directory = tmp_path_factory.mktemp("infer")
     write_walks(directory / "walks.csv", episodes=20)
-    small = ["--itd.updates", "20", "--itd.torso-hidden", "16", "--itd.phi-hidden", "16", "--itd.psi-hidden", "16"]
+    small = ["--updates", "20", "--itd.torso-hidden", "16", "--itd.phi-hidden", "16", "--itd.psi-hidden", "16"]
     infer.run([str(directory / "walks.csv"), "--out", str(directory / "out"), "--rewards", "30", *COLUMNS, *small])
     return directory / "out"
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from psiphi import model as models
-from psiphi import replay
+from psiphi import optim, replay
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.model import Model
 from psiphi.nets import PsiPhiNet
-from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Transition
+from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Pace, Transition
 from tables import blank, drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
 
 PLACES, ACTIONS, AGENTS, CUMULANTS = 7, 3, 2, 2
@@ -24,11 +24,12 @@ KEY = jax.random.key(0)
 
 TABLES = replace(
     itd.paper(), num_cumulants=CUMULANTS, gamma=0.9, ensemble=2, torso="mlp", torso_hidden=(PLACES,), phi_hidden=(PLACES,), psi_hidden=(),
-    share_torso=False, learning_rate=0.01, updates=100, batch=4, alternate=False, bc_weight=1.0, l1_weight=1.0, itd_weight=1.0, beta=3.0,
+    share_torso=False, learning_rate=0.01, batch=4, alternate=False, bc_weight=1.0, l1_weight=1.0, itd_weight=1.0, beta=3.0,
     cross_policy=1.0, cross_policy_on="experience", cross_batch=6, anchor=1.0, sparsity=1.0, sparsity_scale=5.0,
-    sparsity_ramp=0.5, nonnegative=1.0, ema=0.1, mirror=True, replay_size=PLACES * ACTIONS, num_envs=ACTIONS,
+    sparsity_ramp=0.5, nonnegative=1.0, ema=0.1, mirror=True, replay_size=PLACES * ACTIONS,
 )  # fmt: skip
 """The paper's, in tables and with every term on; no number here is a default."""
+PACE = Pace(num_envs=ACTIONS, updates=100)
 
 TERMS = {
     "bc_q": "bc_weight", "l1": "l1_weight", "itd": "itd_weight", "cross_policy": "cross_policy",
@@ -82,12 +83,17 @@ COUNT = 25
 """Half way up the ramp of the sparsity."""
 
 
+def ramp_at(count: int) -> jax.Array:
+    """The share in which the priors count after so many updates, as the agent works it out."""
+    return optim.progress(jnp.int32(count), itd.ramp_length(TABLES, PACE))
+
+
 @pytest.fixture(scope="module")
 def find():
     """``find(batch)``: all terms at `NET` and `TARGET`."""
 
     def terms(net: PsiPhiNet, batch: Batch) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        metrics = itd.joint_loss(net, TARGET, *batch, jnp.int32(COUNT), TABLES)[1]
+        metrics = itd.joint_loss(net, TARGET, *batch, ramp_at(COUNT), TABLES)[1]
         values = {name: metrics[name] for name in TERMS}
         return values, values
 
@@ -166,14 +172,14 @@ def anchor_by_hand(batch: Batch) -> Any:
 
 def sparsity_by_hand(batch: Batch) -> Any:
     phi = phi_table(NET)[batch.cross.obs.argmax(-1), batch.cross.action]
-    ramp = COUNT / (TABLES.sparsity_ramp * TABLES.updates)
+    ramp = COUNT / (TABLES.sparsity_ramp * PACE.updates)
     return ramp * np.mean(np.sum(np.log(1 + TABLES.sparsity_scale * np.abs(phi)), axis=1)) / AGENTS
 
 
 def nonnegative_by_hand(batch: Batch) -> Any:
     reward = phi_table(NET)[batch.cross.obs.argmax(-1), batch.cross.action] @ w_table().T
     assert (reward < 0).any() and (reward > 0).any()
-    return COUNT / (TABLES.sparsity_ramp * TABLES.updates) * np.mean(np.where(reward < 0, -reward, 0))
+    return COUNT / (TABLES.sparsity_ramp * PACE.updates) * np.mean(np.where(reward < 0, -reward, 0))
 
 
 def l1_by_hand(batch: Batch) -> Any:
@@ -394,18 +400,20 @@ def crossing_experience() -> Transition:
 
 
 LEARN = replace(
-    TABLES, torso_hidden=(16,), phi_hidden=(16,), psi_hidden=(16,), learning_rate=0.01, cosine=True, clip=10.0, updates=600,
+    TABLES, torso_hidden=(16,), phi_hidden=(16,), psi_hidden=(16,), learning_rate=0.01, cosine=True, clip=10.0,
     batch=32, cross_batch=42, gamma=GAMMA, bc_weight=1.0, l1_weight=0.01, itd_weight=10.0, beta=BETA, cross_policy=10.0, anchor=10.0,
-    sparsity=0.3, axis_preferences=True, ema=0.05, replay_size=PLACES * ACTIONS, num_envs=ACTIONS,
+    sparsity=0.3, axis_preferences=True, ema=0.05, replay_size=PLACES * ACTIONS,
 )  # fmt: skip
+LONG = PACE._replace(updates=600)
 
 
 def start(config: ITDConfig, goals: tuple[int, ...]) -> tuple[Any, itd.State]:
     """The agent and a first state with the crossing's demonstrations and experience in it."""
-    agent, demos = itd.make(config, SPEC, len(goals)), crossing_demos(goals)
+    agent, demos = itd.make(config, SPEC, len(goals), LONG), crossing_demos(goals)
     shapes = jax.eval_shape(agent.init, KEY, demos)
     net = drawn(shapes.net, scale=0.3)
-    state = blank(shapes)._replace(net=net, target=net, demos=demos, seen=demos.count)
+    schedules = {"optimiser": optim.start(itd.make_optimiser(config, LONG), net), "ramp": itd.ramp_length(config, LONG)}
+    state = blank(shapes)._replace(net=net, target=net, demos=demos, seen=demos.count, **schedules)
     return agent, jax.jit(agent.observe)(state, crossing_experience())
 
 
@@ -431,7 +439,7 @@ def learn(state: itd.State, hundred, parts: int) -> tuple[itd.State, dict[str, n
 def learned(crossing) -> tuple[itd.State, dict[str, np.ndarray]]:
     """The state after all updates, and the means of the last hundred's metrics."""
     _, state, hundred = crossing
-    return learn(state, hundred, LEARN.updates // 100)
+    return learn(state, hundred, LONG.updates // 100)
 
 
 def inferred_rewards(config: ITDConfig, state: itd.State) -> np.ndarray:
@@ -498,7 +506,7 @@ def test_the_target_follows_by_a_moving_average_and_is_what_is_deployed(crossing
 def test_one_demonstrator_and_one_cumulant_will_do():
     config = replace(LEARN, num_cumulants=1)
     agent, state = start(config, GOALS[:1])
-    state, metrics = learn(state, hundred_updates(agent), LEARN.updates // 100)
+    state, metrics = learn(state, hundred_updates(agent), LONG.updates // 100)
     assert metrics["accuracy"] > 0.7
     assert_paid_on_arrival(inferred_rewards(config, state)[0], ARRIVALS[0])
 
@@ -512,7 +520,7 @@ def off(*terms: str, on: str = "experience") -> ITDConfig:
 
 @pytest.mark.parametrize("terms", [*((term,) for term in TERMS), ("cross_policy", "sparsity")], ids="+".join)
 def test_terms_can_be_switched_off(terms):
-    agent = itd.make(off(*terms), SPEC, AGENTS)
+    agent = itd.make(off(*terms), SPEC, AGENTS, PACE)
     before = jax.eval_shape(agent.init, KEY, crossing_demos())
     after, metrics = jax.eval_shape(agent.update, before, KEY)
     assert set(metrics) == set(TERMS) - set(terms) | {"accuracy", "rank", "signal"}
@@ -528,17 +536,17 @@ ANYBODYS_STEPS = {
 @pytest.fixture(scope="module")
 def judged():
     """The total and the metrics of a batch that is drawn and judged without cross-policy evaluation: the prior still needs steps."""
-    demos, agent = crossing_demos(), itd.make(TABLES, SPEC, AGENTS)
+    demos, agent = crossing_demos(), itd.make(TABLES, SPEC, AGENTS, PACE)
     shapes = jax.eval_shape(agent.init, KEY, demos)
     empty = blank(shapes.experience)
-    ring = replay.make_experience(num_envs=TABLES.num_envs, size=TABLES.replay_size, batch=TABLES.cross_batch, n_step=1)
+    ring = replay.make_experience(num_envs=PACE.num_envs, size=TABLES.replay_size, batch=TABLES.cross_batch, n_step=1)
 
     @quick_jit
     def judge(key: jax.Array) -> dict[str, tuple[jax.Array, dict[str, jax.Array]]]:
         state = shapes._replace(demos=demos, experience=replay.remember(ring, empty, crossing_experience()))
         draw = partial(itd.sample, spec=SPEC, experience=ring, state=state, key=key)
         return {
-            name: itd.joint_loss(NET, TARGET, *draw(config), jnp.int32(COUNT), config)  # pyright: ignore[reportCallIssue]
+            name: itd.joint_loss(NET, TARGET, *draw(config), ramp_at(COUNT), config)  # pyright: ignore[reportCallIssue]
             for name, config in ANYBODYS_STEPS.items()
         }
 
@@ -560,7 +568,7 @@ def papers():
     """Two updates of the paper's preset, with small layers; states before, between and after, and the last metrics."""
     small = {"torso": "mlp", "torso_hidden": (8,), "phi_hidden": (8,), "psi_hidden": (8,), "batch": 3}
     config, demos = replace(itd.paper(TABLES), **small, target_period=2), crossing_demos()
-    agent = itd.make(config, SPEC, AGENTS)
+    agent = itd.make(config, SPEC, AGENTS, PACE)
     shapes = jax.eval_shape(agent.init, KEY, demos)
     net = drawn(shapes.net)
     state = blank(shapes)._replace(net=net, target=net, demos=demos, seen=demos.count)
@@ -597,7 +605,7 @@ def test_the_papers_target_is_a_copy_every_period(papers):
 
 
 def test_the_papers_preset_fits_the_papers_board():
-    agent = itd.make(itd.paper(), EnvSpec((7, 7, 5), jnp.uint8, 3), AGENTS)
+    agent = itd.make(itd.paper(), EnvSpec((7, 7, 5), jnp.uint8, 3), AGENTS, PACE)
     obs, whole = jax.ShapeDtypeStruct((AGENTS, 9, 7, 7, 5), jnp.uint8), jax.ShapeDtypeStruct((AGENTS, 9), jnp.int32)
     discount, count = jax.ShapeDtypeStruct((AGENTS, 9), jnp.float32), jax.ShapeDtypeStruct((AGENTS,), jnp.int32)
     demos = numpy_record(Demos, numpy_record(Demonstration, obs, whole, discount, obs, whole), count)

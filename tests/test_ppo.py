@@ -20,7 +20,7 @@ from psiphi.agents.ppo import ActorCritic, Behaviour, PPOConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import ActionNet
-from psiphi.types import Demonstration, Demos, Transition
+from psiphi.types import Demonstration, Demos, Pace, Transition
 from tables import drawn, numpy_record, quick_jit
 
 KEY = jax.random.key(0)
@@ -33,12 +33,13 @@ PLACES, ACTIONS = MEDLEY.reward.shape
 AGENTS, T, N = 2, 8, 16
 
 PLAIN = PPOConfig(
-    torso="mlp", torso_hidden=(32,), head_hidden=(), share_torso=False, gamma=probes.GAMMA, lambda_=0.8, num_envs=N, rollout_length=T,
-    epochs=3, minibatches=2, clip_ratio=0.3, learning_rate=1e-2, decay="cosine", updates=150, clip=1.0, entropy=0.003, value_weight=0.7,
+    torso="mlp", torso_hidden=(32,), head_hidden=(), share_torso=False, gamma=probes.GAMMA, lambda_=0.8, rollout_length=T,
+    epochs=3, minibatches=2, clip_ratio=0.3, learning_rate=1e-2, decay="cosine", clip=1.0, entropy=0.003, value_weight=0.7,
     value_clip=0.0, normalise=True, bc_weight=0.0, bc_batch=16, mirror=False, temperature=0.0,
 )  # fmt: skip
 """No number here is a default."""
 AUX = replace(PLAIN, share_torso=True, bc_weight=0.3, value_clip=1.0, decay="linear")
+PACE = Pace(num_envs=N, updates=150)
 LOOP = scan.LoopConfig(iterations=150, chunk=150, num_envs=N, rollout_length=T, seed=5)
 
 
@@ -172,7 +173,7 @@ def test_a_value_torso_of_its_own_keeps_the_policys_out_of_the_value():
 
 
 def test_every_epoch_goes_through_every_step_once_in_another_order():
-    index = np.asarray(ppo.minibatch_indices(PLAIN, KEY))
+    index = np.asarray(ppo.minibatch_indices(PLAIN, T * N, KEY))
     assert index.shape == (PLAIN.epochs * PLAIN.minibatches, T * N // PLAIN.minibatches)
     epochs = index.reshape(PLAIN.epochs, -1)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(T * N), (PLAIN.epochs, 1)))
@@ -181,7 +182,7 @@ def test_every_epoch_goes_through_every_step_once_in_another_order():
 
 @pytest.mark.parametrize(("decay", "third"), [("linear", 0.0), ("cosine", 0.0), ("constant", 0.1)])
 def test_the_rate_falls_over_all_gradient_steps_of_all_updates(decay, third):
-    optimiser = ppo.make_optimiser(replace(PLAIN, decay=decay, learning_rate=0.1, updates=2, epochs=1, minibatches=1))
+    optimiser = ppo.make_optimiser(replace(PLAIN, decay=decay, learning_rate=0.1, epochs=1, minibatches=1), Pace(updates=2))
     weights, state = jnp.ones(1), optim.start(optimiser, jnp.ones(1))
     moves = []
     for _ in range(3):
@@ -199,7 +200,7 @@ ONCE = replace(PLAIN, epochs=1, minibatches=1)
 @pytest.fixture(scope="module")
 def once() -> tuple[ppo.State, ppo.State, dict[str, jax.Array], dict[str, jax.Array]]:
     """The state that has seen a rollout, that after two updates on it, and the metrics of both."""
-    agent = ppo.make(ONCE, ENV.spec)
+    agent = ppo.make(ONCE, ENV.spec, 0, PACE)
     start = quick_jit(agent.init)(KEY, None)._replace(net=network(1, ONCE))
     seen = quick_jit(agent.observe)(start, some_rollout())
     update = quick_jit(agent.update)
@@ -241,7 +242,7 @@ def values_of(policy: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module", params=["plain", "aux"])
 def trained(request) -> tuple[PPOConfig, scan.Program, scan.Result, Demos | None]:
     config, demos = (PLAIN, None) if request.param == "plain" else (AUX, demonstrations())
-    agent = ppo.make(config, ENV.spec, 0 if demos is None else AGENTS)
+    agent = ppo.make(config, ENV.spec, 0 if demos is None else AGENTS, PACE)
     program = scan.compile_run(ENV, agent, LOOP)
     with pytest.MonkeyPatch.context() as patch:  # not to compile it twice
         patch.setattr(scan, "compile_run", lambda *_: program)
@@ -272,7 +273,7 @@ def test_the_heads_that_clone_do_not_act(trained):
     if demos is None:
         assert state.net.policy.clone_heads is None and state.demos is None
         return
-    agent = ppo.make(config, ENV.spec, AGENTS)
+    agent = ppo.make(config, ENV.spec, AGENTS, PACE)
     obs = jnp.asarray(see(np.arange(PLACES)))
     both = state.net.policy.clones(jnp.stack([obs, obs]))
     np.testing.assert_array_equal(jnp.argmax(both, axis=-1), np.repeat([[0], [1]], PLACES, axis=1))  # each clones its own demonstrator
@@ -282,18 +283,18 @@ def test_the_heads_that_clone_do_not_act(trained):
 
 
 def test_judged_it_takes_the_likeliest_action_or_draws_at_its_temperature():
-    state = quick_jit(ppo.make(PLAIN, ENV.spec).init)(KEY, None)._replace(net=network(3, PLAIN))
+    state = quick_jit(ppo.make(PLAIN, ENV.spec, 0, PACE).init)(KEY, None)._replace(net=network(3, PLAIN))
     obs = jnp.tile(see(np.array(2)), (4000, 1))
     probability = np.asarray(jax.nn.softmax(state.net.policy(obs)[0]))
-    greedy, drawn_ = (ppo.make(replace(PLAIN, temperature=t), ENV.spec).policy(state, obs, KEY) for t in (0.0, 1.0))
+    greedy, drawn_ = (ppo.make(replace(PLAIN, temperature=t), ENV.spec, 0, PACE).policy(state, obs, KEY) for t in (0.0, 1.0))
     assert np.all(greedy == probability.argmax())
-    acted = ppo.make(PLAIN, ENV.spec).act(state, obs, KEY)
+    acted = ppo.make(PLAIN, ENV.spec, 0, PACE).act(state, obs, KEY)
     for actions in (drawn_, acted):
         np.testing.assert_allclose(np.bincount(actions, minlength=ACTIONS) / len(obs), probability, atol=0.04)
 
 
 def test_rollouts_before_the_first_update_are_forgotten_but_the_last():
-    agent = ppo.make(ONCE, ENV.spec)
+    agent = ppo.make(ONCE, ENV.spec, 0, PACE)
     loop = replace(LOOP, prefill_steps=2 * T * N)
     agent_state = quick_jit(partial(scan.begin, ENV, agent, loop))(KEY, None).agent
     assert agent_state.rollout.action.shape == (T, N) and int(agent_state.count) == 0
@@ -339,17 +340,17 @@ def test_a_clone_of_another_shape_is_refused(change):
 )
 def test_a_config_that_cannot_be_is_refused(change, message):
     with pytest.raises(UserError, match=message):
-        ppo.make(replace(PLAIN, **change), ENV.spec)
+        ppo.make(replace(PLAIN, **change), ENV.spec, 0, PACE)
 
 
 def test_demonstrations_and_rollouts_must_be_what_was_announced():
-    agent = ppo.make(AUX, ENV.spec, 3)
+    agent = ppo.make(AUX, ENV.spec, 3, PACE)
     with pytest.raises(UserError, match="demonstrations of 2 demonstrators, but expected were those of 3"):
         jax.eval_shape(agent.init, KEY, demonstrations())
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)
-    plain = ppo.make(PLAIN, ENV.spec)
+    plain = ppo.make(PLAIN, ENV.spec, 0, PACE)
     state = jax.eval_shape(plain.init, KEY, demonstrations())  # which plain PPO has no use for
     assert state.demos is None
-    with pytest.raises(UserError, match=r"rollout of \(steps, environments\) \(3, 16\), but expected was its config's, \(8, 16\)"):
+    with pytest.raises(UserError, match=r"rollout of \(steps, environments\) \(3, 16\), but expected \(8, 16\), by its config and"):
         jax.eval_shape(plain.observe, state, some_rollout(shape=(3, N)))

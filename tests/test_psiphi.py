@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import probes
-from psiphi import replay, tasks
+from psiphi import optim, replay, tasks
 from psiphi.agents import itd, psiphi
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import PsiPhiNet
-from psiphi.types import Agent, Demonstration, Demos, Transition
+from psiphi.types import Agent, Demonstration, Demos, Pace, Transition
 from tables import blank, drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
 
 KEY = jax.random.key(0)
@@ -28,10 +28,11 @@ AGENTS, HEADS, CUMULANTS = 2, 3, 3
 
 ITD = replace(
     itd.paper(), num_cumulants=CUMULANTS, gamma=probes.GAMMA, torso="mlp", torso_hidden=(PLACES,), phi_hidden=(PLACES,), psi_hidden=(),
-    share_torso=False, learning_rate=0.01, clip=10.0, updates=500, batch=8, alternate=False, bc_weight=0.1, l1_weight=0.01, itd_weight=1.0,
+    share_torso=False, learning_rate=0.01, clip=10.0, batch=8, alternate=False, bc_weight=0.1, l1_weight=0.01, itd_weight=1.0,
     beta=3.0, axis_preferences=True, cross_policy=1.0, cross_policy_on="experience", anchor=1.0, sparsity=0.01, ema=0.1,
-    replay_size=1024, num_envs=16,
+    replay_size=1024,
 )  # fmt: skip
+PACE = Pace(num_envs=16, updates=500)
 CONFIG = PsiPhiConfig(
     itd=ITD, n_step=3, batch=32, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0, epsilon=0.2, gpi_bootstrap=True,
     pessimistic_target=True, ego_from_demonstrator=True, task_memory=0.99, task_ridge=1e-4,
@@ -101,7 +102,7 @@ def find():
         value = psiphi.ego_loss(net, target, ego, CONFIG)[1]
         others = itd.demonstrators(net, AGENTS), itd.demonstrators(target, AGENTS)
         demo = jax.tree.map(lambda x: x[:, : ITD.batch], demos.steps)
-        theirs = itd.joint_loss(*others, demo, ego.step, jnp.ones(ROWS), jnp.int32(1), ITD)[0]
+        theirs = itd.joint_loss(*others, demo, ego.step, jnp.ones(ROWS), optim.progress(jnp.int32(1), itd.ramp_length(ITD, PACE)), ITD)[0]
         return value | {"theirs": theirs}, (value, psiphi.ego_loss(net, target, ego, PLAIN)[1])
 
     both = quick_jit(jax.jacrev(terms, has_aux=True))
@@ -234,7 +235,7 @@ def actor():
 
 
 def table_actor(temperature: float):
-    agent = psiphi.make(replace(CONFIG, temperature=temperature), ENV.spec, AGENTS)
+    agent = psiphi.make(replace(CONFIG, temperature=temperature), ENV.spec, AGENTS, PACE)
     shapes = jax.eval_shape(agent.init, KEY, aimless_demos())
     state = blank(shapes)._replace(net=NET, target=TARGET)
     obs = see(np.arange(2000) % PLACES)
@@ -308,14 +309,14 @@ def with_experience(agent: Agent, demos: Demos | None) -> psiphi.State:
     def begin(key: jax.Array, demos: Demos | None) -> psiphi.State:
         init_key, reset_key, act_key = jax.random.split(key, 3)
         state = agent.init(init_key, demos)
-        env_state, obs = jax.vmap(ENV.reset)(jax.random.split(reset_key, ITD.num_envs))
+        env_state, obs = jax.vmap(ENV.reset)(jax.random.split(reset_key, PACE.num_envs))
         return agent.observe(state, scan.collect(ENV, partial(agent.act, state), env_state, obs, act_key, 64)[2])
 
     return begin(jax.random.key(0, impl="unsafe_rbg"), demos)
 
 
 def after_learning(agent: Agent, state: psiphi.State) -> tuple[psiphi.State, dict[str, np.ndarray]]:
-    updates = quick_jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, LEARNER.itd.updates)))
+    updates = quick_jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, PACE.updates)))
     return updates(state, KEY)
 
 
@@ -335,7 +336,7 @@ def check_values(got: np.ndarray, name: str) -> None:
 @pytest.fixture(scope="module")
 def first_state():
     """An agent and its start on aimless demonstrations."""
-    agent = psiphi.make(LEARNER, ENV.spec, AGENTS)
+    agent = psiphi.make(LEARNER, ENV.spec, AGENTS, PACE)
     return agent, with_experience(agent, aimless_demos())
 
 
@@ -363,7 +364,7 @@ def test_the_ego_learns_the_values_of_the_probes(learned_values, name):
 
 
 def test_with_nobody_to_watch_it_learns_them_with_one_head():
-    agent = psiphi.make(LEARNER, ENV.spec, 0)
+    agent = psiphi.make(LEARNER, ENV.spec, 0, PACE)
     state, metrics = after_learning(agent, with_experience(agent, None))
     assert set(metrics) == {"reward", "q", "td_psi"} and state.net.w.shape[0] == 1
     values = ego_values(state)
@@ -373,7 +374,7 @@ def test_with_nobody_to_watch_it_learns_them_with_one_head():
 
 def test_taking_turns_needs_somebody_to_take_turns_with():
     with pytest.raises(UserError, match="no demonstrator"):
-        psiphi.make(psiphi.paper(CONFIG), ENV.spec, 0)
+        psiphi.make(psiphi.paper(CONFIG), ENV.spec, 0, PACE)
 
 
 def test_learning_shrinks_the_egos_losses_and_the_preferences_stay_inferred(learned):
@@ -399,11 +400,11 @@ def test_the_papers_preset_trains_the_ego_and_the_demonstrators_apart():
     small = {"torso": "mlp", "torso_hidden": (8,), "phi_hidden": (8,), "psi_hidden": (8,), "batch": 4}
     preset = psiphi.paper(CONFIG)
     config = replace(preset, itd=replace(preset.itd, **small), batch=8)
-    agent, demos = psiphi.make(config, ENV.spec, AGENTS), aimless_demos()
+    agent, demos = psiphi.make(config, ENV.spec, AGENTS, PACE), aimless_demos()
     shapes = jax.eval_shape(agent.init, KEY, demos)
     net = drawn(shapes.net)
     state = blank(shapes)._replace(net=net, target=net, demos=demos, seen=demos.count)
-    rollout = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), sequences(np.zeros((ITD.num_envs, 10), int)))
+    rollout = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), sequences(np.zeros((PACE.num_envs, 10), int)))
 
     @quick_jit
     def update(state: psiphi.State, rollout: Transition, key: jax.Array) -> tuple[psiphi.State, dict[str, jax.Array]]:

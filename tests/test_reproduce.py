@@ -67,7 +67,7 @@ def test_the_papers_numbers_are_those_of_its_table():
 def test_effort_replaces_what_it_names():
     what = paper.EXPERIMENTS["ablation"]
     setting = reproduce.setting_of(what, paper.AUTHORS, what.methods[1], Effort(updates=7, episodes=5))
-    assert (setting.itd.updates, setting.episodes, setting.world.num_layouts, setting.itd.cross_policy) == (7, 5, 25, 0.0)
+    assert (setting.updates, setting.episodes, setting.world.num_layouts, setting.itd.cross_policy) == (7, 5, 25, 0.0)
     with pytest.raises(UserError, match="updates is 0"):
         Effort(updates=0)
 
@@ -226,7 +226,7 @@ def test_only_what_is_missing_is_run(instant, tmp_path, monkeypatch):
 def test_another_effort_in_the_same_directory_is_refused_before_anything_is_run(instant, tmp_path):
     reproduce.reproduce("itd-coingrid", tmp_path, [0], methods=["itd"], effort=Effort(updates=5))
     instant.clear()
-    with pytest.raises(UserError, match=r"itd.updates = 5, but \d+ is asked for"):
+    with pytest.raises(UserError, match=r" updates = 5, but \d+ is asked for"):
         reproduce.reproduce("itd-coingrid", tmp_path, [1], methods=["itd"])
     assert not instant
 
@@ -307,8 +307,8 @@ def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, m
 def tiny(setting: Setting) -> Setting:
     """The same losses in a world and with networks that cost nothing."""
     world = replace(setting.world, size=5, coins=(1, 1, 1), max_steps=8)
-    small = replace(setting.itd, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), batch=4, cross_batch=4, num_envs=2, replay_size=64)
-    return replace(setting, world=world, itd=small, prefill_steps=8)
+    small = replace(setting.itd, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), batch=4, cross_batch=4, replay_size=64)
+    return replace(setting, world=world, itd=small, prefill_steps=8, num_envs=2)
 
 
 def untrained(setting: Setting, seed: int, **_) -> experiment.Trained:

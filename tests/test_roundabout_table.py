@@ -102,10 +102,11 @@ def test_every_row_of_the_table_has_a_setting():
 
 
 def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner():
-    whole = roundabout.scheduled(roundabout.setting_of("itd", steps=10 * 32))
+    whole = roundabout.setting_of("itd", steps=10 * 32)
     assert whole.inference is not None
-    assert (whole.agent.updates, whole.inference.itd.updates) == (10 * whole.updates_per_rollout, 10 * whole.inference.updates_per_rollout)
-    assert whole.inference.itd.num_envs == 2 * whole.agent.num_envs
+    learners, inference = roundabout.pace_of(whole), roundabout.inference_pace(whole)
+    assert (learners.updates, inference.updates) == (10 * whole.updates_per_rollout, 10 * whole.inference.updates_per_rollout)
+    assert inference.num_envs == 2 * learners.num_envs == 64
 
 
 def test_learners_rollouts_are_remembered_side_by_side():
@@ -119,7 +120,7 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
     """Own steps take action 0 and demonstrated ones action 1, and each is paid what is wanted, whatever the world paid."""
     spec = EnvSpec((3,), jnp.float32, 2)
     config = dqn.DQNConfig(
-        torso="mlp", torso_hidden=(8,), head_hidden=(), gamma=0.0, batch=8, replay_size=64, num_envs=4, n_step=1, learning_rate=0.05,
+        torso="mlp", torso_hidden=(8,), head_hidden=(), gamma=0.0, batch=8, replay_size=64, n_step=1, learning_rate=0.05,
         ema=0.1, mirror=False,
     )  # fmt: skip
     obs, nothing = jnp.ones((16, 4, 3)), jnp.zeros((16, 4))
@@ -129,11 +130,13 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
     )
     shown = Demos(step, jnp.array([5]))
 
+    pace = roundabout.Pace(num_envs=4)
+
     @jax.jit
     def learned():
-        agent = dqn.make(config, spec)
+        agent = dqn.make(config, spec, 0, pace)
         wanted = lambda obs, action: jnp.where(action == 1, 2.0, -1.0)  # noqa: E731
-        update = lambda state, key: (roundabout.on_both(config, spec, state, shown, wanted, key), None)  # noqa: E731
+        update = lambda state, key: (roundabout.on_both(config, spec, pace, state, shown, wanted, key), None)  # noqa: E731
         start = agent.observe(agent.init(jax.random.key(0), None), own)
         return jax.lax.scan(update, start, jax.random.split(jax.random.key(1), 200))[0].net(jnp.ones((1, 3)))
 
@@ -143,7 +146,7 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
 def test_effort_reaches_what_it_names():
     setting = roundabout.setting_of("itd", steps=7, episodes=3)
     assert (setting.steps, setting.episodes) == (7, 3)
-    assert roundabout.setting_of("bc", updates=2).agent.updates == 2
+    assert roundabout.setting_of("bc", updates=2).updates == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from psiphi.agents.sqil import SQILConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import ActionNet
-from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Symmetry, Transition
+from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Pace, Symmetry, Transition
 from tables import blank, drawn, numpy_record, quick_jit
 
 KEY = jax.random.key(0)
@@ -25,10 +25,11 @@ ENV = probes.make(MEDLEY)
 PLACES, ACTIONS = MEDLEY.reward.shape
 GAMMA, TEMPERATURE = 0.6, 0.3
 UPDATES = 800
+PACE = Pace(num_envs=16, updates=UPDATES)
 
 LEARNER = DQNConfig(
     torso="mlp", torso_hidden=(32,), head_hidden=(), gamma=GAMMA, n_step=1, double=False, huber=0.0, learning_rate=0.01, cosine=True,
-    updates=UPDATES, clip=10.0, batch=128, replay_size=1024, num_envs=16, epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1, ema=0.1,
+    clip=10.0, batch=128, replay_size=1024, epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1, ema=0.1,
     mirror=False,
 )  # fmt: skip
 IMITATOR = SQILConfig(
@@ -68,7 +69,7 @@ def rollout() -> Transition:
 
     @quick_jit
     def play(key: jax.Array) -> Transition:
-        state, obs = jax.vmap(ENV.reset)(jax.random.split(key, LEARNER.num_envs))
+        state, obs = jax.vmap(ENV.reset)(jax.random.split(key, PACE.num_envs))
         return scan.collect(ENV, lambda obs, key: jax.random.randint(key, obs.shape[:1], 0, ACTIONS), state, obs, key, 40)[2]
 
     return jax.tree.map(np.asarray, play(KEY))
@@ -128,7 +129,7 @@ def test_the_soft_backup_is_the_targets():
 def test_half_of_a_batch_is_demonstrated_and_the_mirror_shows_both_halves(demos, rollout):
     spec = EnvSpec((PLACES,), jnp.float32, ACTIONS, Symmetry(lambda obs: -obs, lambda action: 1 - action))
     config = replace(IMITATOR, demonstrator=None, dqn=replace(LEARNER, mirror=True))
-    agent, experience = sqil.make(config, spec), dqn.make_experience(sqil.half(config))
+    agent, experience = sqil.make(config, spec, 2, PACE), dqn.make_experience(sqil.half(config), PACE)
 
     @quick_jit
     def draw(demos: Demos, rollout: Transition, key: jax.Array) -> Transition:
@@ -173,7 +174,7 @@ def soft(q: np.ndarray) -> np.ndarray:
 
 def acting(config: SQILConfig, demos: Demos) -> tuple[np.ndarray, np.ndarray, Any]:
     """Shares of actions by place, as a learner and judged, of random networks; and the state."""
-    agent = sqil.make(config, ENV.spec)
+    agent = sqil.make(config, ENV.spec, 2, PACE)
     state = blank_state(agent, demos)
     state = state._replace(net=drawn(state.net, 1), target=drawn(state.target, 2))
     obs = see(np.arange(700 * PLACES) % PLACES)
@@ -223,7 +224,7 @@ def soft_value_iteration(config: SQILConfig, own: Transition, demo: Demonstratio
 
 @pytest.mark.parametrize("config", [IMITATOR, REWARDED, ABSORBED], ids=["imitator", "rewarded", "absorbed"])
 def test_it_learns_the_soft_values(config, demos, rollout):
-    agent = sqil.make(config, ENV.spec)
+    agent = sqil.make(config, ENV.spec, 2, PACE)
 
     @quick_jit
     def learn(key: jax.Array, demos: Demos, rollout: Transition) -> dqn.State:
@@ -241,7 +242,7 @@ def test_it_learns_the_soft_values(config, demos, rollout):
 
 
 def test_the_loop_runs_it_and_one_seed_gives_the_same_bits_twice(demos):
-    agent = sqil.make(IMITATOR, ENV.spec)
+    agent = sqil.make(IMITATOR, ENV.spec, 2, PACE)
     loop = scan.LoopConfig(iterations=20, chunk=20, num_envs=16, prefill_steps=16)
     program = scan.compile_run(ENV, agent, loop)
     with pytest.MonkeyPatch.context() as patch:  # not to compile it twice
@@ -270,7 +271,7 @@ def test_the_loop_runs_it_and_one_seed_gives_the_same_bits_twice(demos):
 )
 def test_what_it_has_no_use_for_is_refused(changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        sqil.make(replace(IMITATOR, **changes), ENV.spec)
+        sqil.make(replace(IMITATOR, **changes), ENV.spec, 2, PACE)
 
 
 def test_its_default_and_the_papers_are_what_it_accepts():
@@ -280,7 +281,7 @@ def test_its_default_and_the_papers_are_what_it_accepts():
 
 
 def test_demonstrations_that_do_not_fit_are_refused(demos):
-    init = partial(jax.eval_shape, sqil.make(replace(IMITATOR, demonstrator=2), ENV.spec).init, KEY)
+    init = partial(jax.eval_shape, sqil.make(replace(IMITATOR, demonstrator=2), ENV.spec, 2, PACE).init, KEY)
     with pytest.raises(UserError, match="There are no demonstrations"):
         init(None)
     with pytest.raises(UserError, match="Demonstrator 2 is unknown: there are 2, counted from 0"):

@@ -20,7 +20,7 @@ from psiphi.errors import UserError
 from psiphi.experiments import paper, reproduce, traffic
 from psiphi.experiments.films import film
 from psiphi.loops import runs, scan
-from psiphi.types import Demonstration, Env, EnvSpec, TimeStep
+from psiphi.types import Demonstration, Env, EnvSpec, Pace, TimeStep
 
 FIGURE_3 = paper.EXPERIMENTS["figure-3"]
 
@@ -47,7 +47,7 @@ def parade() -> Env:
 
 
 def learner(agents: int = KINDS):
-    return watching.watching(bc.make(BCConfig(torso_hidden=(8,), batch=4, updates=10), parade().spec, agents))
+    return watching.watching(bc.make(BCConfig(torso_hidden=(8,), batch=4), parade().spec, agents, Pace(updates=10)))
 
 
 def run(iterations: int, room: int = 10, agents: int = KINDS, watch=watching.watch, **options):
@@ -86,7 +86,7 @@ def test_who_is_not_told_apart_is_one():
 def test_what_is_shown_is_learned():
     """Each demonstrator's policy knows what that one does at the times it was seen."""
     loop = scan.LoopConfig(iterations=400, chunk=400, num_envs=1, prefill_steps=6)
-    agent = watching.watching(bc.make(BCConfig(torso_hidden=(32,), batch=16, updates=400, learning_rate=1e-2), parade().spec, KINDS))
+    agent = watching.watching(bc.make(BCConfig(torso_hidden=(32,), batch=16, learning_rate=1e-2), parade().spec, KINDS, Pace(updates=400)))
     world = parade()
     short = world._replace(step=lambda t, a, key: world.step(t % 6, a, key))
     result = scan.run(short, agent, replay.no_demonstrations(world.spec, KINDS, 64), loop, watch=watching.watch, progress=False)
@@ -123,11 +123,11 @@ def test_an_interrupted_run_continues_with_what_it_was_shown(tmp_path, monkeypat
 @pytest.mark.parametrize("variant", FIGURE_3.variants, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("method", FIGURE_3.methods, ids=lambda method: method.name)
 def test_every_method_has_a_setting_in_every_panel(variant, method):
-    setting = traffic.paced(traffic.setting_of(variant.name, method.algorithm, method.changes, steps=10_000))
+    setting = traffic.setting_of(variant.name, method.algorithm, method.changes, steps=10_000)
     loop = traffic.loop_of(setting, 1)
     assert loop.env_steps(loop.iterations) == setting.steps == 10_000
     spec, agents = traffic.make_env(setting.world).spec, traffic.num_demonstrators(setting)
-    agent = traffic.LEARNERS[type(setting.agent)].make(setting.agent, spec, agents)
+    agent = traffic.LEARNERS[type(setting.agent)].make(setting.agent, spec, agents, traffic.pace_of(setting))
     demos = replay.no_demonstrations(spec, agents, 3) if agents else None
     jax.eval_shape(agent.init, jax.random.key(0), demos)  # the config is one that the agent takes
     assert json.loads(json.dumps(dataclasses.asdict(setting)))["steps"] == 10_000
@@ -145,8 +145,8 @@ def test_who_watches_whom():
 
 
 def test_schedules_are_as_long_as_the_run():
-    psiphi = traffic.paced(traffic.setting_of("highway-multi-task", "psiphi", {"num_envs": 4}, steps=6_000))
-    assert (psiphi.agent.itd.updates, psiphi.agent.itd.num_envs) == (4 * 1_250, 4)  # four after each of the steps that are not random
+    psiphi = traffic.pace_of(traffic.setting_of("highway-multi-task", "psiphi", {"num_envs": 4}, steps=6_000))
+    assert psiphi == Pace(num_envs=4, updates=4 * 1_250)  # four after each of the steps that are not random
 
 
 def test_the_figure_is_one_that_reports_can_draw():

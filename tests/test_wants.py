@@ -21,7 +21,7 @@ from psiphi.errors import UserError
 from psiphi.nets import Committee
 from psiphi.types import Demonstration, EnvSpec, Transition
 
-SMALL = dataclasses.replace(api.OFFLINE, torso_hidden=(32, 32), psi_hidden=(16,), updates=600, batch=32, cross_batch=64)
+SMALL = dataclasses.replace(api.OFFLINE, torso_hidden=(32, 32), psi_hidden=(16,), batch=32, cross_batch=64)
 SIZE = 5
 
 
@@ -165,7 +165,7 @@ def demos() -> psiphi.Demonstrations:
 
 @pytest.fixture(scope="module")
 def fitted(demos) -> psiphi.ITD:
-    return psiphi.ITD(SMALL, seed=0, refits=2).fit(demos, progress=False)
+    return psiphi.ITD(SMALL, seed=0, updates=600, refits=2).fit(demos, progress=False)
 
 
 def every_step() -> list[tuple[np.ndarray, int, np.ndarray, bool]]:
@@ -305,7 +305,8 @@ def test_the_discount_looks_as_far_as_episodes_are_long(length):
 
 # --- Features, background, learned cumulants of where a step leads --------------------------------------------------------------
 
-SHORT = dataclasses.replace(SMALL, updates=200)
+SHORT = 200
+"""Updates, where it does not matter how well it is learned."""
 
 
 def mud(obs: Any, action: Any, next_obs: Any, terminated: Any) -> Any:
@@ -313,7 +314,7 @@ def mud(obs: Any, action: Any, next_obs: Any, terminated: Any) -> Any:
 
 
 def test_given_features_are_linear_inverse_rl_in_them(demos, tmp_path):
-    fit = psiphi.ITD(dataclasses.replace(SHORT, cumulants="given"), features=mud, refits=1).fit(demos, progress=False)
+    fit = psiphi.ITD(dataclasses.replace(SMALL, cumulants="given"), updates=SHORT, features=mud, refits=1).fit(demos, progress=False)
     assert fit.preferences.w.shape == (2, 3)
     obs, action, next_obs, end = columns()
     expected = mud(obs, action, next_obs, end) @ fit.preferences["clean"]
@@ -327,28 +328,26 @@ def test_given_features_are_linear_inverse_rl_in_them(demos, tmp_path):
 
 
 def test_features_can_be_columns_and_agents_that_act_have_them_too(demos):
-    config = psiphi.PsiPhiConfig(itd=dataclasses.replace(SHORT, cumulants="changes", gamma=0.9, num_envs=2, replay_size=500), batch=32)
-    agent = psiphi.PsiPhi(Ground, demos, config).learn(200, study=20, progress=False)
+    config = psiphi.PsiPhiConfig(itd=dataclasses.replace(SMALL, cumulants="changes", gamma=0.9, replay_size=500), batch=32)
+    agent = psiphi.PsiPhi(Ground, demos, config, num_envs=2).learn(200, study=20, progress=False)
     obs, action, next_obs, end = columns()
     assert agent.predict(obs).shape == (len(obs),) and len(agent.w) == len(agent.preferences.names)
     assert np.isfinite(agent.reward("clean")(obs, action, next_obs, end)).all()
-    named = psiphi.ITD(dataclasses.replace(SHORT, cumulants="given", updates=20), features=["2"], refits=1).fit(demos, progress=False)
+    named = psiphi.ITD(dataclasses.replace(SMALL, cumulants="given"), updates=20, features=["2"], refits=1).fit(demos, progress=False)
     assert named.preferences.w.shape == (2, 1)
 
 
 def test_a_background_is_evaluated_on_and_never_imitated(demos):
     walk = record(Ground(), lambda _: 1, 20, agent="nobody", seed=3)  # who always goes left
-    fit = psiphi.ITD(SHORT, refits=1).fit(demos, background=walk, progress=False)
+    fit = psiphi.ITD(SMALL, updates=SHORT, refits=1).fit(demos, background=walk, progress=False)
     assert fit.agents == ("clean", "hasty") and fit.policy("hasty")(columns()[0]).tolist().count(1) == 0
-    again = psiphi.ITD(SHORT, refits=1).fit(demos, progress=False)
+    again = psiphi.ITD(SMALL, updates=SHORT, refits=1).fit(demos, progress=False)
     assert not np.array_equal(again.preferences.w, fit.preferences.w)
 
 
 def test_cumulants_of_where_a_step_leads_do_not_ask_what_was_done(demos):
-    config = dataclasses.replace(
-        api.LEARNED, cumulants="learned(s')", torso_hidden=(32,), phi_hidden=(16, 16), psi_hidden=(16,), updates=100
-    )
-    fit = psiphi.ITD(config, refits=1).fit(demos, progress=False)
+    config = dataclasses.replace(api.LEARNED, cumulants="learned(s')", torso_hidden=(32,), phi_hidden=(16, 16), psi_hidden=(16,))
+    fit = psiphi.ITD(config, updates=100, refits=1).fit(demos, progress=False)
     obs, action, next_obs, end = columns()
     phi = fit.cumulants(obs, action, next_obs, end)
     np.testing.assert_array_equal(phi, fit.cumulants(obs, 3 - action, next_obs, end))
@@ -363,11 +362,20 @@ def test_cumulants_of_where_a_step_leads_do_not_ask_what_was_done(demos):
         (lambda fit, demos: fit.reward("clean", caution=2.0), "caution is 2.0, but expected a share"),
         (lambda fit, demos: fit.cumulants(columns()[0]), "expected action and next_obs beside obs"),
         (lambda fit, demos: fit.adapt((*columns()[:2], np.zeros(60))), "expected next_obs beside observations and actions"),
-        (lambda fit, demos: psiphi.ITD(SHORT).fit(demos, background=street()), r"background's observations have shape \(1,\)"),
-        (lambda fit, demos: psiphi.ITD(SHORT).fit(demos, background=NOT_A_WORLD), "The background is .*, but expected demonstrations"),
-        (lambda fit, demos: psiphi.ITD(dataclasses.replace(SHORT, cumulants="given")).fit(demos), "there are no features"),
-        (lambda fit, demos: psiphi.ITD(SHORT, features=mud).fit(demos), "There are features, but cumulants is 'changes'"),
-        (lambda fit, demos: psiphi.ITD(dataclasses.replace(SHORT, levels=("speed",))).fit(demos), "There is no column 'speed'"),
+        (
+            lambda fit, demos: psiphi.ITD(SMALL, updates=SHORT).fit(demos, background=street()),
+            r"background's observations have shape \(1,\)",
+        ),
+        (
+            lambda fit, demos: psiphi.ITD(SMALL, updates=SHORT).fit(demos, background=NOT_A_WORLD),
+            "The background is .*, but expected demonstrations",
+        ),
+        (lambda fit, demos: psiphi.ITD(dataclasses.replace(SMALL, cumulants="given"), updates=SHORT).fit(demos), "there are no features"),
+        (lambda fit, demos: psiphi.ITD(SMALL, updates=SHORT, features=mud).fit(demos), "There are features, but cumulants is 'changes'"),
+        (
+            lambda fit, demos: psiphi.ITD(dataclasses.replace(SMALL, levels=("speed",)), updates=SHORT).fit(demos),
+            "There is no column 'speed'",
+        ),
         (lambda fit, demos: psiphi.ITD(refits=0), "refits is 0, expected"),
     ],
 )
@@ -384,12 +392,12 @@ def street() -> psiphi.Demonstrations:
 
 
 def test_one_agent_alone_and_agents_all_alike_are_told(demos):
-    alone = psiphi.ITD(SHORT, refits=1).fit(demos.filter(agents=["clean"]), progress=False)
+    alone = psiphi.ITD(SMALL, updates=SHORT, refits=1).fit(demos.filter(agents=["clean"]), progress=False)
     assert any(finding.agent is None for finding in alone.verdict.findings)
     same = record(Ground(), walker(True, np.random.default_rng(5)), 40, agent="a", seed=5).merge(
         record(Ground(), walker(True, np.random.default_rng(6)), 40, agent="b", seed=6)
     )
-    both = psiphi.ITD(SHORT, refits=1).fit(same, progress=False)
+    both = psiphi.ITD(SMALL, updates=SHORT, refits=1).fit(same, progress=False)
     assert "shuffled-ids" in {finding.name for finding in both.verdict.findings}
 
 

@@ -33,7 +33,7 @@ from psiphi.experiments import cells
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.loops.scan import LoopConfig
-from psiphi.types import Agent, Demonstration, Demos, Env
+from psiphi.types import Agent, Demonstration, Demos, Env, Pace
 
 DEMOS = Path(__file__).parent / "demos"
 
@@ -68,7 +68,7 @@ def dqn_config(s: settings.Settings) -> dqn.DQNConfig:
     per_step = s["updates_per_rollout"] / s["rollout"]
     return dqn.DQNConfig(
         torso="mlp", torso_hidden=s["hidden"], head_hidden=(), gamma=s["gamma"], n_step=1, double=False, huber=1.0,
-        learning_rate=s["learning_rate"], clip=10.0, batch=s["batch"], replay_size=s["replay"], num_envs=1,
+        learning_rate=s["learning_rate"], clip=10.0, batch=s["batch"], replay_size=s["replay"],
         epsilon_start=1.0, epsilon_end=s["epsilon_end"], epsilon_steps=round(s["epsilon_fraction"] * s["steps"]),
         # The peer copies between its blocks of updates, never within one.
         ema=0.0, target_period=max(s["updates_per_rollout"], round(s["target_steps"] * per_step)), mirror=False,
@@ -85,22 +85,20 @@ def ppo_config(s: settings.Settings) -> ppo.PPOConfig:
     size = s["num_envs"] * s["rollout"]
     config = ppo.PPOConfig(
         torso="tanh", torso_hidden=s["hidden"], head_hidden=(), share_torso=False, gamma=s["gamma"], lambda_=s["lambda"],
-        num_envs=s["num_envs"], rollout_length=s["rollout"], epochs=s["epochs"], minibatches=size // s["minibatch"],
-        clip_ratio=s["clip_ratio"], learning_rate=s["learning_rate"], decay=s["decay"], updates=math.ceil(s["steps"] / size), clip=0.5,
+        rollout_length=s["rollout"], epochs=s["epochs"], minibatches=size // s["minibatch"],
+        clip_ratio=s["clip_ratio"], learning_rate=s["learning_rate"], decay=s["decay"], clip=0.5,
         entropy=s["entropy"], value_weight=0.5, mirror=False,
     )  # fmt: skip
     return replace(config, **s.get("ours", {}))
 
 
 def ppo_loop(s: settings.Settings, seed: int) -> LoopConfig:
-    iterations = ppo_config(s).updates
+    iterations = math.ceil(s["steps"] / (s["num_envs"] * s["rollout"]))
     return LoopConfig(iterations=iterations, chunk=iterations, num_envs=s["num_envs"], rollout_length=s["rollout"], seed=seed)
 
 
 def bc_config(s: settings.Settings) -> bc.BCConfig:
-    return bc.BCConfig(
-        torso="tanh", torso_hidden=s["hidden"], learning_rate=s["learning_rate"], updates=s["updates"], batch=s["batch"], mirror=False
-    )
+    return bc.BCConfig(torso="tanh", torso_hidden=s["hidden"], learning_rate=s["learning_rate"], batch=s["batch"], mirror=False)
 
 
 def sqil_config(s: settings.Settings) -> sqil.SQILConfig:
@@ -118,23 +116,26 @@ def gail_config(s: settings.Settings) -> gail.GAILConfig:
     )  # fmt: skip
 
 
+def pace(loop: LoopConfig) -> Pace:
+    return Pace(loop.num_envs, loop.iterations * loop.updates_per_rollout)
+
+
 def cell(method: str, name: str, s: settings.Settings, seed: int) -> Cell:
     env = world(name, settings.task(method, name))
     if method == "dqn":
-        config = dqn_config(s)
-        return Cell(env, dqn.make(config, env.spec), dqn_loop(s, seed), None, config)
+        config, loop = dqn_config(s), dqn_loop(s, seed)
+        return Cell(env, dqn.make(config, env.spec, 0, pace(loop)), loop, None, config)
     if method == "ppo":
-        config = ppo_config(s)
-        return Cell(env, ppo.make(config, env.spec), ppo_loop(s, seed), None, config)
+        config, loop = ppo_config(s), ppo_loop(s, seed)
+        return Cell(env, ppo.make(config, env.spec, 0, pace(loop)), loop, None, config)
     if method == "sqil":
-        config = sqil_config(s)
-        return Cell(env, sqil.make(config, env.spec), dqn_loop(s, seed), demos(name), config)
+        config, loop = sqil_config(s), dqn_loop(s, seed)
+        return Cell(env, sqil.make(config, env.spec, 1, pace(loop)), loop, demos(name), config)
     if method == "gail":
-        config = gail_config(s)
-        return Cell(env, gail.make(config, env.spec), ppo_loop(s, seed), demos(name), config)
-    config = bc_config(s)
-    loop = LoopConfig(iterations=config.updates, chunk=config.updates, seed=seed)
-    return Cell(env, bc.make(config, env.spec, 1), loop, demos(name), config, offline=True)
+        config, loop = gail_config(s), ppo_loop(s, seed)
+        return Cell(env, gail.make(config, env.spec, 1, pace(loop)), loop, demos(name), config)
+    config, loop = bc_config(s), LoopConfig(iterations=s["updates"], chunk=s["updates"], seed=seed)
+    return Cell(env, bc.make(config, env.spec, 1, pace(loop)), loop, demos(name), config, offline=True)
 
 
 # --- A run ---------------------------------------------------------------------------------------------------------------
