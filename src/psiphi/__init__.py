@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
-    from psiphi.agents.itd import ITDConfig
-    from psiphi.agents.psiphi import PsiPhiConfig
     from psiphi.agents.bc import BCConfig
     from psiphi.agents.dqn import DQNConfig
     from psiphi.agents.gail import GAILConfig
+    from psiphi.agents.itd import ITDConfig
     from psiphi.agents.ppo import PPOConfig
+    from psiphi.agents.psiphi import PsiPhiConfig
     from psiphi.agents.sqil import SQILConfig
     from psiphi.api import BC, DQN, GAIL, ITD, PPO, SQIL, PsiPhi, load
     from psiphi.demos import Demonstrations

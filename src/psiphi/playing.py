@@ -11,10 +11,10 @@ import numpy as np
 from jax import Array
 
 from psiphi import configs, gpi, worlds
+from psiphi import lens as lenses
 from psiphi import model as models
 from psiphi.agents import ALGORITHMS, bc
 from psiphi.api import files
-from psiphi import lens as lenses
 from psiphi.api.answers import position
 from psiphi.api.files import Loaded
 from psiphi.demos import Demonstrations
@@ -51,7 +51,9 @@ def where(found: Loaded, env: str | None = None, task: str | None = None) -> Whe
     """The world of a model, by its own file or by name; refuses a world that it cannot read."""
     run = found.run or {}
     if env is None and not run:
-        raise UserError("This model was not trained in a world: expected --env WORLD to ask it there, or --demos FILE to compare it with logs.")
+        raise UserError(
+            "This model was not trained in a world: expected --env WORLD to ask it there, or --demos FILE to compare it with logs."
+        )
     world = worlds.find(env) if env is not None else worlds.find(str(run.get("env")), trusted=False)
     same = env is None or world.name == run.get("env")
     config = world.config
@@ -93,7 +95,11 @@ def players(found: Loaded) -> dict[str, Act]:
 def _by_network(found: Loaded, k: int | None, obs: Array, key: Array) -> Array:
     assert found.policies is not None
     glass = found.policies.lens
-    seen = obs if glass is None else lenses.look(jnp.asarray(obs), jnp.asarray(glass.mean), jnp.asarray(glass.scale), glass.layout, glass.standardise)
+    seen = (
+        obs
+        if glass is None
+        else lenses.look(jnp.asarray(obs), jnp.asarray(glass.mean), jnp.asarray(glass.scale), glass.layout, glass.standardise)
+    )
     net = found.policies.net if k is None else bc.of_demonstrator(found.policies.net, k)
     return gpi.draw(net(seen), key, ALGORITHMS[found.algorithm].judged_at(found.config))
 
@@ -143,11 +149,11 @@ def figures(place: Where, act: Act, seed: int, episodes: int, task: str | None =
         hosts = gym.Worlds(stage.vector, first_action=stage.first_action)
         got = gym.rollout_returns(hosts, jax.jit(act), key, episodes, longest, seed)
         stage.vector.close()
-    return {name: float(x) for name, x in place.world.figures(place.config, task, got).items()}
+    return {name: float(x) for name, x in place.world.figures(place.config, task, got).items()}  # pyright: ignore[reportArgumentType]
 
 
 def judged(found: Loaded, place: Where, seed: int, episodes: int) -> dict[str, Any]:
-    """Everybody in a model: the ego on its task, each demonstrator's imitation on what that one wants; beside the truth, if that is known."""
+    """Everybody in a model: the ego on its task, each imitation on what its demonstrator wants; and the truth, if that is known."""
     result: dict[str, Any] = {"algorithm": found.algorithm, "env": place.world.name, "seed": seed, "episodes": episodes, "policies": {}}
     for name, act in players(found).items():
         task = place.task if name in ("ego", EVERYBODY) else _wanted(place, name)
@@ -223,7 +229,7 @@ def _chances(found: Loaded, agent: Any, obs: np.ndarray) -> np.ndarray | None:
         return None
     from psiphi.api.baselines import loaded
 
-    whose = agent if len(found.policies.agents) > 1 or agent in found.policies.agents else found.policies.agents[0]
+    whose = None if len(found.policies.agents) == 1 and agent not in found.policies.agents else agent
     logits = loaded(found).values(obs, whose)
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     return shares / shares.sum(axis=1, keepdims=True)

@@ -55,7 +55,7 @@ STYLE: dict[Any, Any] = {
 
 
 def render(directory: Path, experiment: Experiment | None = None) -> Path:
-    """Draw everything about the cells in a directory, and give the path of its README; `experiment` is what they are of, if not the paper's."""
+    """Draw everything about the cells in a directory, and give the path of its README; `experiment` is of what, if not the paper's."""
     results = load(directory, experiment)
     try:
         with plt.rc_context(STYLE):
@@ -101,7 +101,7 @@ def load(directory: Path, experiment: Experiment | None = None) -> Results:
     return Results(
         experiment,
         found + steps_to_best(found),
-        _named(experiment.variants, (cell["env"] for cell in found), Variant),
+        _named(experiment.variants, (cell["env"] for cell in found), lambda name, label: Variant(name, label, name)),
         _named(experiment.methods, (cell["method"] for cell in found), Method),
     )
 

@@ -20,12 +20,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from jax import Array
 
 from psiphi import configs, cumulants, doors, replay, worlds
-from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, ppo, rewarded, watching
 from psiphi import lens as lenses
-from psiphi.lens import Lens
+from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, ppo, rewarded, watching
 from psiphi.configs import Count, Number, Seed
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
+from psiphi.lens import Lens
 from psiphi.loops import gym, scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.model import Model
@@ -150,7 +150,11 @@ def default_run(algorithm: str, env: str, preset: str = "default", *, world: Wor
     if found is None and preset == "paper":
         having = ", ".join(place.paper) or "no algorithm"
         raise UserError(f"{algorithm} has no preset paper in {place.name}; there, {having} has one.")
-    fields = found() if found else {**worlds.gym.PACE, "agent": known.config(), "steps": 20_000 if known.acts else 0, "updates": 0 if known.acts else 1_000}
+    fields = (
+        found()
+        if found
+        else {**worlds.gym.PACE, "agent": known.config(), "steps": 20_000 if known.acts else 0, "updates": 0 if known.acts else 1_000}
+    )
     if fields.get("demos") == RECORDED and not known.watches(fields["agent"]):
         fields["demos"] = NONE
     return Run(algorithm=algorithm, env=place.name, world=place.config, **{**fields, **changes})
@@ -353,8 +357,8 @@ def train(
     """Train to the end, or continue what `out` holds.
 
     What the run names by a file or a name can be given as a thing: `demos`, `world`, the `model` whose inferred reward is paid, the trained
-    `net` to start from. `state` is the algorithm's state to go on from. `features` are cumulants of the user's. `evaluate(state, key)` takes
-    the place of the world's own evaluation.
+    `net` to start from. `state` is the algorithm's state to go on from. `features` are cumulants of the user's. `evaluate(state, key)`
+    takes the place of the world's own evaluation.
     """
     started = time.monotonic()
     place_world = world or worlds.find(run.env)
@@ -563,9 +567,7 @@ def started_from(name: str, agent: Agent, net: Any) -> Agent:
 # --- Judging -------------------------------------------------------------------------------------------------------------
 
 
-def _evaluation(
-    run: Run, world: World, place: Place, agent: Agent, algorithm: Algorithm, shown: Shown, inside: _Inside
-) -> Evaluate | None:
+def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: Algorithm, shown: Shown, inside: _Inside) -> Evaluate | None:
     """What is measured between chunks: what episodes come to on the task; where demonstrators are told apart, each on what it wants."""
     if not run.evaluate_every or (place.env is None and place.vector is None):
         return None
@@ -599,6 +601,7 @@ def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: di
         for k, (name, task) in enumerate(tasks.items()):
             env = world.env(run.world, task)
             assert isinstance(env, Env)
+            assert algorithm.imitates is not None
             policy = algorithm.imitates(run.agent, state, k)
             got = rollout_returns(env, policy, key, run.evaluate_episodes, world.longest(run.world))
             found |= {f"{figure}/{name}": x for figure, x in world.figures(run.world, task, got).items()}
@@ -621,5 +624,7 @@ class _HostJudge:
             return {}  # the one that learns is in it; its episodes are not to be disturbed
         if self._hosts is None:
             self._hosts = gym.Worlds(_vector(made, min(run.num_envs, run.evaluate_episodes)), see=self._see, first_action=self._first)
-        got = gym.rollout_returns(self._hosts, partial(self._policy, state), key, run.evaluate_episodes, self._world.longest(run.world), run.seed)
+        got = gym.rollout_returns(
+            self._hosts, partial(self._policy, state), key, run.evaluate_episodes, self._world.longest(run.world), run.seed
+        )
         return self._world.figures(run.world, run.task, got)  # pyright: ignore[reportArgumentType]

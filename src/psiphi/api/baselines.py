@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import configs, doors, gpi, training, worlds
+from psiphi import configs, doors, training, worlds
+from psiphi import lens as lenses
 from psiphi.agents import ALGORITHMS, bc
 from psiphi.api import files, trained
-from psiphi import lens as lenses
 from psiphi.api.answers import as_batch, position
 from psiphi.api.files import Policies
 from psiphi.configs import Count
@@ -90,7 +90,7 @@ class PolicyOf:
         return position(known.agents, agent)
 
     def predict(self, obs: Any, deterministic: bool = True, *, agent: Any = None) -> Any:
-        """The action, one for an observation, an array for a batch. `agent` is the demonstrator whose policy it is, where there are several."""
+        """The action, one for an observation, an array for a batch; `agent` is whose policy it is, where there are several."""
         known = self._trained()
         _, alone = as_batch(obs, known.spec)
         values = np.atleast_2d(self.values(obs, agent))
@@ -141,7 +141,14 @@ class Acting(PolicyOf):
     """
 
     def __init__(
-        self, env: Any, demos: Demonstrations | None = None, config: Any = None, seed: int = 0, *, task: str = "", num_envs: int | None = None
+        self,
+        env: Any,
+        demos: Demonstrations | None = None,
+        config: Any = None,
+        seed: int = 0,
+        *,
+        task: str = "",
+        num_envs: int | None = None,
     ):
         known = ALGORITHMS[self.algorithm]
         self.seed, self.config = doors.seed(seed), doors.config(config, known.config)
@@ -165,7 +172,12 @@ class Acting(PolicyOf):
         return run
 
     def learn(
-        self, total_timesteps: int, *, out: str | Path | None = None, evaluate: Callable[[Any, Any], Any] | None = None, progress: bool = True
+        self,
+        total_timesteps: int,
+        *,
+        out: str | Path | None = None,
+        evaluate: Callable[[Any, Any], Any] | None = None,
+        progress: bool = True,
     ) -> Self:
         """Act and learn for so many environment steps; a further call goes on from what was learned, with schedules that begin anew.
 
@@ -174,7 +186,7 @@ class Acting(PolicyOf):
         """
         if self.world is None:
             raise UserError(
-                f"This {type(self).__name__} was loaded and its file names no world: set agent.world = psiphi.worlds.find(...) to learn more."
+                f"This {type(self).__name__} was loaded and its file names no world; set agent.world = psiphi.worlds.find(...) first."
             )
         total = configs.fit(Count, total_timesteps, "total_timesteps")
         run = dataclasses.replace(self._checked(), steps=total, updates=0, study=0)
@@ -227,7 +239,9 @@ class BC(PolicyOf):
         world = world_of(_nowhere(demos.spec))
         updates = configs.fit(Count, updates, "updates")
         changes: dict[str, Any] = {} if self.config is None else {"agent": self.config}
-        run = training.default_run("bc", world.name, world=world, seed=self.seed, **{"steps": 0, "updates": updates, "evaluate_every": 0, **changes})
+        run = training.default_run(
+            "bc", world.name, world=world, seed=self.seed, **{"steps": 0, "updates": updates, "evaluate_every": 0, **changes}
+        )
         directory = None if out is None else doors.path(out)
         self._keep(training.train(run, out=directory, demos=demos, world=world, progress=progress), directory)
         return self

@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import checkpoint, limits
+from psiphi import checkpoint, lens, limits
 from psiphi import model as models
 from psiphi.agents import ALGORITHMS, itd
 from psiphi.agents.itd import ITDConfig
-from psiphi import lens
 from psiphi.api.answers import Form
 from psiphi.api.coverage import Coverage
 from psiphi.api.known import Known

@@ -18,12 +18,12 @@ from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
 from psiphi.api.known import Known, Learned, known_from
-from psiphi.lens import Lens, lens_for
 from psiphi.configs import Count, Few
 from psiphi.cumulants import Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
 from psiphi.demos.record import record
 from psiphi.errors import UserError
+from psiphi.lens import Lens, lens_for
 from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.model import Model

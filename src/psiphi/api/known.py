@@ -28,11 +28,11 @@ from psiphi.api.answers import (
     position,
 )
 from psiphi.api.coverage import Coverage
-from psiphi.lens import Lens
 from psiphi.api.verdict import Verdict
 from psiphi.demos import Demonstrations
 from psiphi.demos.demonstrations import AgentId
 from psiphi.errors import UserError
+from psiphi.lens import Lens
 from psiphi.model import Model
 from psiphi.nets import Committee
 from psiphi.types import Demos, EnvSpec

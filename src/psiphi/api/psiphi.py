@@ -39,6 +39,9 @@ PREFILL = 2_048
 STUDY = 500
 """Rounds of updates on demonstrations and those steps alone, before the first step is acted upon."""
 
+NEWCOMER_UPDATES = 4_000
+"""Updates of a policy that joins later."""
+
 PICTURE_REPLAY = 10_000
 """Steps that are remembered where observations are pictures and the config says nothing."""
 
@@ -83,12 +86,13 @@ class PsiPhi(Learned):
         self.world: Place | None = world_for(env)
         self.num_envs = _width(env, configs.fit(Count, num_envs, "num_envs"))
         self.task, self.features = task, features
-        place = training.place_of(self.world.env(self.world.config, self.world.task(self.world.config, task or self.world.own)), self.num_envs)
+        place = training.place_of(
+            self.world.env(self.world.config, self.world.task(self.world.config, task or self.world.own)), self.num_envs
+        )
         if self.demos is not None:
             training.check_fits(self.demos, place.spec)
-        self.config = self._tuned() if given is None else given
-        if self.config is None:
-            self.config = online(None, 0 if self.demos is None else len(self.demos.agents), tuple(place.spec.obs_shape))
+        agents = 0 if self.demos is None else len(self.demos.agents)
+        self.config = online(self._tuned() if given is None else given, agents, tuple(place.spec.obs_shape))
         self._state: Any = None
         self.steps = 0
         """Environment steps so far."""
@@ -111,9 +115,9 @@ class PsiPhi(Learned):
     ) -> Self:
         """Act and learn for so many environment steps; a further call goes on, with schedules that begin anew.
 
-        `study` rounds of updates are made before the first step is acted upon, on demonstrations (and some random steps) alone; None: 500 in
-        the first call. With `out`, rows and checkpoints go to that directory, and an interrupted call continues there. `evaluate(state, key)`
-        is called between chunks and gives figures by name.
+        `study` rounds of updates are made before the first step is acted upon, on demonstrations (and some random steps) alone; None: 500
+        in the first call. With `out`, rows and checkpoints go to that directory, and an interrupted call continues there.
+        `evaluate(state, key)` is called between chunks and gives figures by name.
         """
         steps = configs.fit(Count, total_timesteps, "total_timesteps")
         world = self._open()
@@ -125,7 +129,15 @@ class PsiPhi(Learned):
         directory = None if out is None else doors.path(out)
         net = None if self._known is None or self._state is not None else _begun(self._known)
         result = training.train(
-            run, out=directory, demos=self.demos, world=world, net=net, state=self._state, features=features, evaluate=evaluate, progress=progress
+            run,
+            out=directory,
+            demos=self.demos,
+            world=world,
+            net=net,
+            state=self._state,
+            features=features,
+            evaluate=evaluate,
+            progress=progress,
         )
         self._state, self.run_dir = result.state, directory
         self.steps += result.env_steps
@@ -167,7 +179,8 @@ class PsiPhi(Learned):
 
     def fit_new_demonstrator(self, demos: Demonstrations, *, progress: bool = True) -> Self:
         """Get to know further agents: phi stays as it is, and so do all other policies, to the last bit. GPI then has more to follow."""
-        self._known = newcomers.joined(self._trained(), self.config.itd, demos, seed=self.seed, progress=progress)
+        known, inner = self._trained(), self.config.itd
+        self._known = newcomers.joined(known, inner, demos, updates=NEWCOMER_UPDATES, seed=self.seed, progress=progress)
         return self
 
     def save(self, path: str | Path) -> None:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psiphi import lens as lenses
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.api import files
-from psiphi import lens as lenses
 from psiphi.api.files import Policies
 from psiphi.api.known import Known, known_from
 from psiphi.loops.few_shot import FewShotConfig
@@ -78,6 +78,8 @@ def save(path: Path, trained: Trained) -> None:
     if algorithm.successor_features:
         files.save(path, algorithm.name, known_of(trained), trained.run.agent, trained.run.seed, None, run=run)
     elif isinstance(trained.net, tuple):
-        files.save(path, algorithm.name, known_of(trained), trained.run.agent, trained.run.seed, None, run=run, policies=policies_of(trained).net)
+        files.save(
+            path, algorithm.name, known_of(trained), trained.run.agent, trained.run.seed, None, run=run, policies=policies_of(trained).net
+        )
     else:
         files.save_policy(path, algorithm.name, policies_of(trained), trained.run.agent, trained.run.seed, run)

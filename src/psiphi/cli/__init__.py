@@ -134,7 +134,7 @@ def _train(arguments: Sequence[str]) -> None:
 def _demos(arguments: Sequence[str]) -> None:
     from psiphi.demos import commands
 
-    commands.run(arguments)
+    commands.run(list(arguments))
 
 
 def _infer(arguments: Sequence[str]) -> None:

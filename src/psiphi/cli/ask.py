@@ -1,6 +1,5 @@
 """`psiphi evaluate`, `adapt`, `watch`, `worlds`, `algorithms`: what can be asked of a trained thing, and what there is."""
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,11 @@ def evaluate(config: Evaluate) -> None:
 
     found = playing.read(config.model)
     if config.demos is not None:
-        got: dict[str, Any] = {"algorithm": found.algorithm, "demos": str(config.demos), "agents": playing.compared(found, Demonstrations.read(config.demos))}
+        got: dict[str, Any] = {
+            "algorithm": found.algorithm,
+            "demos": str(config.demos),
+            "agents": playing.compared(found, Demonstrations.read(config.demos)),
+        }
         _print(got, config.json, lambda: [_compared_table(got)])
         return
     place = playing.where(found, config.env, config.task)
@@ -76,7 +79,13 @@ def _table(title: str, headings: list[str], rows: list[list[str]], caption: str 
 
 
 def _compared_table(found: dict[str, Any]) -> Any:
-    names = {"steps": "steps", "accuracy": "accuracy", "commonest": "its commonest action", "nll": "nats per step", "calibration": "calibration error"}
+    names = {
+        "steps": "steps",
+        "accuracy": "accuracy",
+        "commonest": "its commonest action",
+        "nll": "nats per step",
+        "calibration": "calibration error",
+    }
     agents = found["agents"]
     there = [name for name in names if any(name in row for row in agents.values())]
     rows = [[agent, *(f"{row[name]:,}" if name == "steps" else f"{row[name]:.3f}" for name in there)] for agent, row in agents.items()]
@@ -86,7 +95,10 @@ def _compared_table(found: dict[str, Any]) -> Any:
 def _policies_table(found: dict[str, Any]) -> Any:
     rows = found["policies"]
     figures = list(dict.fromkeys(name for row in rows.values() for name in row if name != "task"))
-    cells = [[name, row["task"] or "its own", *(f"{row[figure]:+.2f}" if figure in row else "" for figure in figures)] for name, row in rows.items()]
+    cells = [
+        [name, row["task"] or "its own", *(f"{row[figure]:+.2f}" if figure in row else "" for figure in figures)]
+        for name, row in rows.items()
+    ]
     title = f"{found['algorithm']} in {found['env']}, mean of {found['episodes']} episodes"
     return _table(title, ["policy", "judged on", *(figure.replace("_", " ") for figure in figures)], cells)
 
@@ -95,10 +107,16 @@ def _truth_tables(truth: dict[str, Any] | None) -> list[Any]:
     if truth is None:
         return []
     names = truth["demonstrators"]
-    columns = {"r2": "r² of its reward on φ", "reward_correlation": "correlation of φ·w with it", "planner_return": "planner's return on φ·w"}
+    columns = {
+        "r2": "r² of its reward on φ",
+        "reward_correlation": "correlation of φ·w with it",
+        "planner_return": "planner's return on φ·w",
+    }
     there = {name: heading for name, heading in columns.items() if name in truth}
     rows = [[f"{k + 1} (wants {name})", *(f"{truth[column][k]:.2f}" for column in there)] for k, name in enumerate(names)]
-    caption = f"held-out accuracy {truth['accuracy']:.3f}, at most {truth['ceiling_accuracy']:.3f} is possible" if "accuracy" in truth else ""
+    caption = (
+        f"held-out accuracy {truth['accuracy']:.3f}, at most {truth['ceiling_accuracy']:.3f} is possible" if "accuracy" in truth else ""
+    )
     tables = [_table("What was inferred", ["demonstrator", *there.values()], rows, caption)]
     heads = [*names, *["ego"] * (len(truth["preferences"]) - len(names))]
     width = range(len(truth["preferences"][0]))
@@ -118,8 +136,8 @@ class Adapt:
     task: str | None = None
     """The new task by name, in the model's world (psiphi worlds lists some): R-G or 1,-1,0 on CoinGrid, speed=26,lane=1 on Highway."""
     transitions: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Rewarded steps of your own instead: .npz, .csv or .parquet with observations, action, reward, and, where cumulants are of whole steps,
-    next observations (next_obs) and terminated."""
+    """Rewarded steps of your own instead: .npz, .csv or .parquet with observations, action, reward and, where cumulants are of whole
+    steps, next observations (next_obs) and terminated."""
     env: str | None = None
     """Another world than the one it was trained in."""
     shots: Count = 1
@@ -176,8 +194,11 @@ def _met(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     settings = FewShotConfig(inference=config.inference, **greedy)
     got = playing.adapted(found, place, settings, config.seed, shots=config.shots, repetitions=config.repetitions)
     by_shots = {"0": got.first, str(config.shots): got.after}
-    lengths = {"lengths": np.full(len(got.first), place.world.longest(place.config)), "finished": np.ones(len(got.first), bool)}
-    figures = {k: {n: float(x) for n, x in place.world.figures(place.config, place.task, {"returns": r, **lengths}).items()} for k, r in by_shots.items()}
+    lengths: Any = {"lengths": np.full(len(got.first), place.world.longest(place.config)), "finished": np.ones(len(got.first), bool)}
+    figures = {
+        k: {n: float(x) for n, x in place.world.figures(place.config, place.task, {"returns": r, **lengths}).items()}
+        for k, r in by_shots.items()
+    }
     result: dict[str, Any] = {"task": place.task, "w": np.mean(got.w, axis=0).tolist()}
     for name in ("return", "normalised_return"):
         if name in figures["0"]:
@@ -193,7 +214,7 @@ def _told(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     agent = load(config.model)
     steps = read(config.transitions, found.known.spec.obs_shape)  # pyright: ignore[reportArgumentType]
     agent.adapt(tuple(steps), inference=config.inference)
-    return {"steps": len(steps.action), "w": agent.w.tolist(), "explained": agent.explained}, agent.w
+    return {"steps": len(steps[1]), "w": agent.w.tolist(), "explained": agent.explained}, agent.w
 
 
 def _adaptation_table(found: dict[str, Any], config: Adapt) -> Any:
@@ -249,7 +270,9 @@ def watch(config: Watch) -> None:
     print(printable.sentence(f"{path} shows {name}: {film.steps} steps, return {film.earned:+.2f}; the episode {how}."))
 
 
-def _film(found: Any, place: Any, path: Path, seed: int, *, agent: str | None = None, w: Any = None, longest: int = 1_000) -> tuple[str, Any]:
+def _film(
+    found: Any, place: Any, path: Path, seed: int, *, agent: str | None = None, w: Any = None, longest: int = 1_000
+) -> tuple[str, Any]:
     import jax
 
     from psiphi import films, playing
@@ -274,7 +297,13 @@ def print_forecast(found: Any, as_json: bool) -> None:
         print(json.dumps(found.rows))
         return
     rows = [
-        [f"{row['experiment']} / {row['env']} / {row['method']}", str(row["trainings"]), str(row["missing"]), _seconds(row["wall_s"]), " | ".join(row["config"]["saw"])]
+        [
+            f"{row['experiment']} / {row['env']} / {row['method']}",
+            str(row["trainings"]),
+            str(row["missing"]),
+            _seconds(row["wall_s"]),
+            " | ".join(row["config"]["saw"]),
+        ]
         for row in found.rows
     ]
     headings = ["experiment / world / method", "trainings", "missing", "seconds each", "demonstrations | steps | rewards"]
@@ -304,7 +333,8 @@ def list_worlds(config: Worlds) -> None:
             "words": world.words,
             "tasks": list(world.tasks(world.config))[:6],
             "demonstrators": list(world.demonstrators(world.config)),
-            "demonstrations": [n for n, there in (("recorded", world.record), ("online", world.watched(world.config))) if there] + ["FILE", "none"],
+            "demonstrations": [n for n, there in (("recorded", world.record), ("online", world.watched(world.config))) if there]
+            + ["FILE", "none"],
             "presets": list(world.presets),
         }
         for name, world in WORLDS.items()
@@ -314,7 +344,9 @@ def list_worlds(config: Worlds) -> None:
         f"    --demos {', '.join(row['demonstrations'])}"
         for name, row in found.items()
     ]
-    lines.append("any Gymnasium id\n    such as CartPole-v1, or module:function of your own; actions must be Discrete\n    --demos FILE, none")
+    lines.append(
+        "any Gymnasium id\n    such as CartPole-v1, or module:function of your own; actions must be Discrete\n    --demos FILE, none"
+    )
     print(json.dumps(found) if config.json else "\n".join(lines))
 
 
@@ -332,7 +364,7 @@ def list_algorithms(config: Algorithms) -> None:
     found = {
         name: {
             "words": a.words,
-            "demonstrations": "always" if a.watches_always else "if asked" if any(f.name == "bc_weight" for f in dataclasses.fields(a.config)) or a.watches(a.config()) else "never",
+            "demonstrations": "always" if a.watches_always else "if asked for",
             "rewards": a.paid(a.config()),
             "steps": a.acts,
         }

@@ -92,7 +92,9 @@ def _command(agent: type, world: type) -> _Kind:
     ]
     run_kind = dataclasses.make_dataclass("Run", [(name, kind) for name, kind in fields], bases=(Run,), frozen=True, kw_only=True)
     whole = dataclasses.make_dataclass(
-        "Train", [("keeping", Annotated[Keeping, tyro.conf.arg(name="")]), ("run", Annotated[run_kind, tyro.conf.arg(name="")])], frozen=True
+        "Train",
+        [("keeping", Annotated[Keeping, tyro.conf.arg(name="")]), ("run", Annotated[run_kind, tyro.conf.arg(name="")])],
+        frozen=True,
     )
     return _Kind(run_kind, whole)
 

@@ -1,5 +1,6 @@
 """Rewarded steps of the user's own, from a file: what `psiphi adapt --from` infers a task from."""
 
+import csv
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,21 +57,47 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _table(path: Path) -> dict[str, np.ndarray]:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    try:
-        table = parquet.read_table(path) if path.suffix.lower() == ".parquet" else csv.read_csv(path)
-        columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist.") from error
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from error
+    columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     for whole in ("obs", "next_obs"):
         parts = sorted((name for name in columns if name.startswith(f"{whole}_")), key=_number)
         if parts and whole not in columns:
             columns[whole] = np.stack([columns[name].astype(np.float32) for name in parts], axis=1)
     return columns
+
+
+def _parquet(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError("Parquet files need pyarrow: pip install psiphi[data]") from error
+    try:
+        table = parquet.read_table(path)
+        return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist.") from error
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from error
+
+
+def _csv(path: Path) -> dict[str, np.ndarray]:
+    lines = disk.read(path, limits.MOST_ROWS_BYTES).decode(errors="replace").splitlines()
+    rows = list(csv.reader(lines))
+    if len(rows) < 2 or len({len(row) for row in rows}) != 1:
+        raise UserError(f"{path} is not a table: expected a line of names and as many fields in each of at least one line below.")
+    try:
+        return {name: np.array([_parsed(row[i]) for row in rows[1:]]) for i, name in enumerate(rows[0])}
+    except ValueError as error:
+        raise UserError(f"{path} has something else than numbers in it: {error}.") from error
+
+
+def _parsed(text: str) -> float | int:
+    if text.strip().lower() in ("true", "false"):
+        return int(text.strip().lower() == "true")
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _number(name: str) -> tuple[int, str]:

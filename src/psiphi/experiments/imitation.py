@@ -22,10 +22,10 @@ from psiphi.configs import Count
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
-from psiphi.experiments.models import changed
-from psiphi.experiments.roundabout import record, toward
 from psiphi.loops import scan
+from psiphi.training import changed
 from psiphi.types import Agent, Demos, Env, Pace
+from psiphi.worlds.roundabout import record, toward
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ class Predicted(NamedTuple):
 
 def run(setting: Setting, seed: int) -> Predicted:
     """Learn from what is shown, and be judged on what is not."""
-    shown_key, held_out_key, loop_key = (jax.random.fold_in(jax.random.key(seed), i) for i in range(1, 4))
-    shown = record(setting.world, shown_key, setting.shown)
-    held_out = record(setting.world, held_out_key, setting.held_out)
+    loop_key = jax.random.fold_in(jax.random.key(seed), 3)
+    shown = record(setting.world, setting.world.exits, setting.shown, seed).demos
+    held_out = record(setting.world, setting.world.exits, setting.held_out, seed, "test").demos
     phases = len(setting.goals) if drives(setting) else 1
     carry = begin(setting, loop_key, jnp.asarray(0), shown)
     found = Predicted([], [], [], 0)

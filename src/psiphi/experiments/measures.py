@@ -262,7 +262,7 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort) -> Returns
     if algorithm.watches(run.agent) and place.record is not None:
         shown = place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
     if algorithm.successor_features:
-        return _on_inferred(run, who, shown, unit.method.learner | _steps(effort))
+        return _on_inferred(run, who, shown, {**unit.method.learner, **_steps(effort)})
     if algorithm.tells_apart:
         trained = train(run, demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]

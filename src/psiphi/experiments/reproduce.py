@@ -32,7 +32,6 @@ from psiphi.experiments.paper import Experiment, Figure
 from psiphi.experiments.runs import Effort
 from psiphi.progress import shown
 
-
 # --- From data to runs ---------------------------------------------------------------------------------------------------
 
 
@@ -193,7 +192,13 @@ class Forecast(NamedTuple):
 
 
 def forecast(
-    names: Sequence[str], out: Path, seeds: Sequence[int], *, methods: Sequence[str] = (), envs: Sequence[str] = (), effort: Effort = Effort()  # noqa: B008
+    names: Sequence[str],
+    out: Path,
+    seeds: Sequence[int],
+    *,
+    methods: Sequence[str] = (),
+    envs: Sequence[str] = (),
+    effort: Effort = Effort(),  # noqa: B008
 ) -> Forecast:
     """Every training of some reproductions with what it cost so far, without running any."""
     rows = []
@@ -206,10 +211,17 @@ def forecast(
             mine = [one for one in wanted if (one.variant, one.method) == (unit.variant, unit.method)]
             key = unit.variant.name, unit.method.name
             spent = {cell["seed"]: cell["wall_s"] for cell in there if (cell["env"], cell["method"]) == key}
-            rows.append({
-                "experiment": what.name, "env": key[0], "method": key[1], "trainings": len(mine), "missing": sum(one in lacking for one in mine),
-                "wall_s": round(sum(spent.values()) / len(spent), 1) if spent else None, "config": config_of(what, unit, effort),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "experiment": what.name,
+                    "env": key[0],
+                    "method": key[1],
+                    "trainings": len(mine),
+                    "missing": sum(one in lacking for one in mine),
+                    "wall_s": round(sum(spent.values()) / len(spent), 1) if spent else None,
+                    "config": config_of(what, unit, effort),
+                }
+            )
     return Forecast(rows)
 
 

@@ -76,7 +76,15 @@ def _itd() -> ITDConfig:
 
 
 def _fields(agent: Any, **fields: Any) -> dict[str, Any]:
-    wide = {"demos": "recorded", "episodes": 500, "num_envs": 32, "prefill_steps": 4_000, "pooled": False, "evaluate_every": 0, "updates": 0}
+    wide = {
+        "demos": "recorded",
+        "episodes": 500,
+        "num_envs": 32,
+        "prefill_steps": 4_000,
+        "pooled": False,
+        "evaluate_every": 0,
+        "updates": 0,
+    }
     return {**wide, "agent": agent, **fields}
 
 
@@ -150,7 +158,9 @@ def together(run: Run, judged: int) -> tuple[dict[str, dict[str, float]], int, f
     model = Model(net, w, jax.jit(models.measure_units)(net, w, demos))
     key = judging_key(run.seed)
     returns = {
-        "itd": {exit: float(np.mean(_net(run.world, bc.of_demonstrator(nets, k), jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
+        "itd": {
+            exit: float(np.mean(_net(run.world, bc.of_demonstrator(nets, k), jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)
+        },
         "itd-policy": {exit: float(np.mean(_own(run.world, model, jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
     }
     loop = training.loop_of(run)

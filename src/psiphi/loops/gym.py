@@ -139,7 +139,9 @@ def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
 def _part(info: Any, i: int) -> dict[str, Any]:
     if not isinstance(info, dict):  # one dictionary for each environment
         return info[i] or {}
-    return {name: _part(x, i) if isinstance(x, dict) else x[i] for name, x in info.items() if not name.startswith("_") and name != "final_info"}
+    return {
+        name: _part(x, i) if isinstance(x, dict) else x[i] for name, x in info.items() if not name.startswith("_") and name != "final_info"
+    }
 
 
 def rollout_returns(

@@ -288,7 +288,8 @@ def run(
 
     With `out`, rows and checkpoints go to that directory, and a run it already holds is continued, or returned if complete.
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
-    for. `state` is an agent's state to go on from in place of a new one. With `watch`, the agent is shown what the environment's `extras` have of others, `demonstrator` and `demonstration`, at every step.
+    for. `state` is an agent's state to go on from in place of a new one. With `watch`, the agent is shown what the environment's `extras`
+    have of others, `demonstrator` and `demonstration`, at every step.
     `until(rows)` may end a run without `out` before its time, after any chunk.
     Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.

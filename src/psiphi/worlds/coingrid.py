@@ -190,7 +190,9 @@ def greedy_return(config: CoinGridConfig, starts: coingrid.State, q: Array, weig
     return jnp.mean(features @ weights)
 
 
-def ceiling(config: CoinGridConfig, demonstrators: tuple[str, ...], key: Array, *, gamma: float = GAMMA, boards: int = 256) -> dict[str, float]:
+def ceiling(
+    config: CoinGridConfig, demonstrators: tuple[str, ...], key: Array, *, gamma: float = GAMMA, boards: int = 256
+) -> dict[str, float]:
     """Normalised returns of GPI with the demonstrators' *exact* successor features and the true phi and w: what GPI alone allows."""
     starts = jax.vmap(functools.partial(coingrid.reset, config))(jax.random.split(key, boards))
     totals = {name: [] for name in coingrid.TASKS}

@@ -60,7 +60,7 @@ def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
         return partial(gymnasium.make, name)
     if not callable(found):
         raise UserError(f"{name!r} is not an environment: {function!r} is no function of the module {module!r}.")
-    return found
+    return found  # pyright: ignore[reportReturnType] - what it makes is looked at when it is made
 
 
 def with_numbers(maker: Callable[..., gymnasium.Env[Any, Any]], name: str) -> Makes:
@@ -87,7 +87,7 @@ def _made(maker: Callable[..., gymnasium.Env[Any, Any]], name: str, **options: A
 def _as_numbers(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
     if not isinstance(env.action_space, spaces.Discrete):
         raise UserError(
-            f"The actions of {name!r} are {env.action_space}, expected a Discrete space; psiphi demos discretise makes discrete ones of logs."
+            f"The actions of {name!r} are {env.action_space}, expected a Discrete space; psiphi demos discretise makes some of logs."
         )
     seen = env.observation_space
     if isinstance(seen, spaces.Dict):
@@ -109,12 +109,14 @@ class Numbers(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.Recor
         gymnasium.ObservationWrapper.__init__(self, env)
         seen = env.observation_space
         assert isinstance(seen, spaces.Dict)
-        self._part = spaces.Dict({key: space for key, space in seen.spaces.items() if space.is_np_flattenable and not isinstance(space, spaces.Text)})
+        self._part = spaces.Dict(
+            {key: space for key, space in seen.spaces.items() if space.is_np_flattenable and not isinstance(space, spaces.Text)}
+        )
         self.left_out = tuple(key for key in seen.spaces if key not in self._part.spaces)
         if not self._part.spaces:
             raise UserError(f"The observations are {seen}, expected at least one entry that is numbers.")
-        only = next(iter(self._part.spaces.values())) if len(self._part.spaces) == 1 else None
-        self._only = next(iter(self._part.spaces)) if isinstance(only, spaces.Box) else None
+        key, only = next(iter(self._part.spaces.items()))
+        self._only = key if len(self._part.spaces) == 1 and isinstance(only, spaces.Box) else None
         self.observation_space = only if self._only else spaces.flatten_space(self._part)
 
     def observation(self, observation: Any) -> np.ndarray:
@@ -150,20 +152,32 @@ def _ppo() -> PPOConfig:
     )
 
 
+def _soft() -> DQNConfig:
+    """SQIL's learner; values there are so large that the softmax explores little, so some actions are random."""
+    usual = sqil.default_dqn()
+    return replace(_dqn(), double=usual.double, n_step=usual.n_step, epsilon_end=0.1)
+
+
 def _itd() -> ITDConfig:
     """A step's end may come in any way, and rewards need not be sparse: the priors are weak."""
     return ITDConfig(gamma=0.97, sparsity=0.05, mirror=False)
 
 
-PACE: dict[str, Any] = {"demos": "none", "steps": 50_000, "prefill_steps": 1_000, "num_envs": 8, "evaluate_every": 5_000, "evaluate_episodes": 16}
+PACE: dict[str, Any] = {
+    "demos": "none",
+    "steps": 50_000,
+    "prefill_steps": 1_000,
+    "num_envs": 8,
+    "evaluate_every": 5_000,
+    "evaluate_episodes": 16,
+}
 
 PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
     "itd": lambda: PACE | {"agent": _itd(), "evaluate_every": 0},
     "psiphi": lambda: PACE | {"agent": PsiPhiConfig(itd=_itd(), temperature=0.0), "study": 500},
     "dqn": lambda: PACE | {"agent": _dqn(), "updates_per_rollout": 2},
     "bc": lambda: PACE | {"agent": BCConfig(mirror=False), "steps": 0, "updates": 4_000, "evaluate_every": 1_000},
-    "sqil": lambda: PACE | {"agent": SQILConfig(dqn=replace(_dqn(), **{name: getattr(sqil.default_dqn(), name) for name in ("double", "n_step")},
-                                                            epsilon_end=0.1)), "updates_per_rollout": 2},
+    "sqil": lambda: PACE | {"agent": SQILConfig(dqn=_soft()), "updates_per_rollout": 2},
     "gail": lambda: PACE | {"agent": GAILConfig(ppo=replace(_ppo(), gamma=0.95), mirror=False)},
     "ppo": lambda: PACE | {"agent": _ppo()},
     "itd-dqn": lambda: PACE | {"agent": TogetherConfig(itd=_itd(), dqn=_dqn()), "evaluate_every": 0},

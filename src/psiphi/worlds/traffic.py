@@ -1,6 +1,5 @@
 """What Highway and Roundabout share as worlds: IDM recorded in the ego's seat, returns as shares of IDM's, and settings that suit both."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -37,7 +36,9 @@ class _Driving(NamedTuple):
     running: Array
 
 
-def driven(env: Env, expert: Expert, arrived: Callable[[Any], Array], key: Array, episodes: int, longest: int) -> tuple[Array, Demonstration]:
+def driven(
+    env: Env, expert: Expert, arrived: Callable[[Any], Array], key: Array, episodes: int, longest: int
+) -> tuple[Array, Demonstration]:
     """All steps, episode after episode, and which of them are real: those until the end, without a crash, which is nobody's intention."""
 
     def step(now: _Driving, _: None) -> tuple[_Driving, tuple[Array, Demonstration]]:
@@ -137,6 +138,10 @@ def psiphi() -> PsiPhiConfig:
     return PsiPhiConfig(itd=itd(), batch=128, reward_weight=30.0, epsilon=0.03, temperature=0.0)
 
 
+def together() -> TogetherConfig:
+    return TogetherConfig(itd=itd(), dqn=replace(dqn(), n_step=1))
+
+
 def presets(*, reward_offset: float, psiphi_updates: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """By algorithm. Those who learn from rewards take `reward_offset` off each of them: on Highway every step is paid, so that to go on at
     all is worth more than to go on well. PsiPhi-learning makes `psiphi_updates` after each rollout; a DQN was not better with more."""
@@ -150,8 +155,5 @@ def presets(*, reward_offset: float, psiphi_updates: int) -> dict[str, Callable[
         "sqil": lambda: pace | {"agent": sqil(), "pooled": True},
         "gail": lambda: wide | {"agent": gail(), "pooled": True, "demos": "recorded", "episodes": 100},
         "ppo": lambda: wide | {"agent": ppo()},
-        "itd-dqn": lambda: pace | {"agent": TogetherConfig(itd=itd(), dqn=replace(dqn(), n_step=1)), "evaluate_every": 0, "demos": "recorded",
-                                   "episodes": 100},
+        "itd-dqn": lambda: pace | {"agent": together(), "evaluate_every": 0, "demos": "recorded", "episodes": 100},
     }  # fmt: skip
-
-

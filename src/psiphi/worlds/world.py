@@ -78,7 +78,7 @@ class World:
     watched: Callable[[Any], tuple[str, ...]] = _nobody
     """The names of those who are seen while one acts, in the order of the numbers that the environment gives them; empty: nobody is."""
     figures: Callable[[Any, str, Mapping[str, Array]], Metrics] = _plain
-    """``figures(config, task, got)``: what episodes (`returns`, `lengths`, `finished`) come to; "normalised_return" where 1 has a meaning."""
+    """``figures(config, task, got)``: what episodes (`returns`, `lengths`) come to; "normalised_return" where 1 has a meaning."""
     longest: Callable[[Any], int] = lambda config: 10_000
     """Steps after which an episode is taken as it is when a policy is judged."""
     presets: Mapping[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """One extension off at a time."""
 
-from psiphi.experiments.paper.experiment import ALL, Experiment, FEW, Figure, Method, Panel, Table
+from psiphi.experiments.paper.experiment import ALL, FEW, Experiment, Figure, Method, Panel, Table
 from psiphi.experiments.paper.shared import ACCURACY, K_SHOT, TRANSFER_COLUMNS, TRUTH, UNLIMITED, mean_panel
 
 EXPERIMENT = Experiment(

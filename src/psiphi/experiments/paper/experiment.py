@@ -1,7 +1,7 @@
-"""What a table or figure is, as data: methods in variants, measured alike. There is no JAX and no agent here, so that `report` can read it."""
+"""What a table or figure is, as data: methods in variants, measured alike. No JAX and no agent here, so that `report` can read it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 TASKS = ("R+G", "R-G", "-R+G", "-R-G")

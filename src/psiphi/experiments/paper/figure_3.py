@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from psiphi.experiments.paper.experiment import EGO, Experiment, Figure, Method, SOLVED, Variant
+from psiphi.experiments.paper.experiment import EGO, SOLVED, Experiment, Figure, Method, Variant
 from psiphi.experiments.paper.shared import HIGHWAY_PANELS, STEPS_TO_BEST, WHILE_IT_LEARNS
 
 _WHILE_IT_DRIVES = replace(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from psiphi.experiments.paper.experiment import Experiment, Method, SOLVED, Variant
+from psiphi.experiments.paper.experiment import SOLVED, Experiment, Method, Variant
 from psiphi.experiments.paper.shared import WHILE_IT_LEARNS
 
 _EGO_TASKS = {
@@ -10,6 +10,7 @@ _EGO_TASKS = {
     "partly": ("R-G", "partly aligned: the ego wants what one demonstrator wants and shuns what the other wants, R-G"),
     "misaligned": ("Y", "misaligned: the ego wants yellow coins, which no demonstrator looks at"),
 }
+
 
 def _often(inner: str) -> dict[str, Any]:
     """PPO's settings where steps are few: it looks at short rollouts many times."""
@@ -27,7 +28,9 @@ EXPERIMENT = Experiment(
         "demonstrator's; BC and GAIL never see a reward. DQN+BC-aux and PPO+BC-aux clone the demonstrators on a shared torso. "
         "All were tuned for few steps, on other seeds."
     ),
-    variants=tuple(Variant(f"coingrid-{name}", f"CoinGrid, {label}", "coingrid", task=task, ego=task) for name, (task, label) in _EGO_TASKS.items()),
+    variants=tuple(
+        Variant(f"coingrid-{name}", f"CoinGrid, {label}", "coingrid", task=task, ego=task) for name, (task, label) in _EGO_TASKS.items()
+    ),
     methods=(
         Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),

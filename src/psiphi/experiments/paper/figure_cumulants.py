@@ -1,6 +1,6 @@
 """The learned cumulants over a board."""
 
-from psiphi.experiments.paper.experiment import Experiment, Figure, Method, Table, WORST
+from psiphi.experiments.paper.experiment import WORST, Experiment, Figure, Method, Table
 from psiphi.experiments.paper.shared import UNLIMITED
 
 EXPERIMENT = Experiment(

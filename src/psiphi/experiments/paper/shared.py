@@ -1,6 +1,6 @@
 """What several tables share: worlds, rows, columns, stories, and the numbers that the paper printed."""
 
-from psiphi.experiments.paper.experiment import ALL, EGO, FEW, Figure, MANY, Method, Panel, Printed, TASKS, Table, Variant
+from psiphi.experiments.paper.experiment import ALL, EGO, FEW, MANY, TASKS, Figure, Method, Panel, Printed, Table, Variant
 
 # --- What the paper printed ----------------------------------------------------------------------------------------------
 

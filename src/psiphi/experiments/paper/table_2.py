@@ -1,7 +1,18 @@
 """Table 2: few-shot transfer to tasks nobody demonstrated."""
 
-from psiphi.experiments.paper.experiment import Experiment, FEW, MANY, Method, Table
-from psiphi.experiments.paper.shared import AUTHORS, INFERRED_PANELS, K_SHOT, PAPER_ITD, ROWS, TABLE_2, TRANSFER_COLUMNS, TRUTH, UNLIMITED, inference_columns
+from psiphi.experiments.paper.experiment import FEW, MANY, Experiment, Method, Table
+from psiphi.experiments.paper.shared import (
+    AUTHORS,
+    INFERRED_PANELS,
+    K_SHOT,
+    PAPER_ITD,
+    ROWS,
+    TABLE_2,
+    TRANSFER_COLUMNS,
+    TRUTH,
+    UNLIMITED,
+    inference_columns,
+)
 
 EXPERIMENT = Experiment(
     name="table-2",
