@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from psiphi import checkpoint, configs, gpi, replay
-from psiphi.agents import bc, dqn, gail, ppo, rewarded, sqil
+from psiphi.agents import ALGORITHMS, algorithm_of, bc, gail, ppo, rewarded, sqil
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -47,72 +47,23 @@ KIND = "psiphi policy"
 
 
 class Learner(NamedTuple):
-    """What the experiments must know of an algorithm."""
+    """An algorithm on CoinGrid."""
 
     default: Callable[[], Any]
-    """Its config for CoinGrid."""
-    make: Callable[[Any, EnvSpec, int, Pace], Agent]
-    """``make(config, spec, num_demonstrators, pace)``"""
-    net: Callable[[Any, EnvSpec, int, Array], ActionNet]
-    """An untrained policy; of several demonstrators, stacked."""
-    deployed: Callable[[Any, Any], ActionNet]
-    """The policy in a training state."""
-    temperature: Callable[[Any], float]
-    """Of the softmax from which a judged policy draws; 0: it takes the best."""
-    rollout_length: Callable[[Any], int]
-    """Steps of the rollout that an update follows; none offline."""
+    """Its config."""
     num_envs: int = 8
-    """Environments side by side that suit it on CoinGrid."""
-    imitates: bool = False
-    """Whether it needs demonstrations."""
+    """Environments side by side that suit it."""
 
 
 LEARNERS: dict[str, Learner] = {
-    "dqn": Learner(
-        default=lambda: DQNConfig(torso="egocentric"),
-        make=dqn.make,
-        net=dqn.initial_net,
-        deployed=dqn.deployed,
-        temperature=lambda config: 0.0,
-        rollout_length=lambda config: 1,
-    ),
-    "bc": Learner(
-        default=lambda: BCConfig(torso="egocentric"),
-        make=bc.make,
-        net=bc.initial_net,
-        deployed=bc.deployed,
-        temperature=lambda config: 0.0,
-        rollout_length=lambda config: 0,
-        imitates=True,
-    ),
-    "sqil": Learner(
-        default=lambda: SQILConfig(dqn=dataclasses.replace(sqil.default_dqn(), torso="egocentric")),
-        make=sqil.make,
-        net=lambda config, spec, agents, key: dqn.initial_net(config.dqn, spec, 0, key),
-        deployed=lambda config, state: dqn.deployed(config.dqn, state),
-        temperature=lambda config: 0.0 if config.greedy else config.temperature,
-        rollout_length=lambda config: 1,
-        imitates=True,
-    ),
+    "dqn": Learner(lambda: DQNConfig(torso="egocentric")),
+    "bc": Learner(lambda: BCConfig(torso="egocentric")),
+    "sqil": Learner(lambda: SQILConfig(dqn=dataclasses.replace(sqil.default_dqn(), torso="egocentric"))),
     "gail": Learner(
-        default=lambda: GAILConfig(torso="egocentric", ppo=dataclasses.replace(gail.default_ppo(), torso="egocentric", temperature=1.0)),
-        make=gail.make,
-        net=lambda config, spec, agents, key: ppo.initial_net(config.ppo, spec, 0, key).policy,
-        deployed=gail.deployed,
-        temperature=lambda config: config.ppo.temperature,
-        rollout_length=lambda config: config.ppo.rollout_length,
+        lambda: GAILConfig(torso="egocentric", ppo=dataclasses.replace(gail.default_ppo(), torso="egocentric", temperature=1.0)),
         num_envs=32,
-        imitates=True,
     ),
-    "ppo": Learner(
-        default=lambda: PPOConfig(torso="egocentric", temperature=1.0),
-        make=ppo.make,
-        net=lambda config, spec, agents, key: ppo.initial_net(config, spec, agents, key).policy,
-        deployed=ppo.deployed,
-        temperature=lambda config: config.temperature,
-        rollout_length=lambda config: config.rollout_length,
-        num_envs=16,
-    ),
+    "ppo": Learner(lambda: PPOConfig(torso="egocentric", temperature=1.0), num_envs=16),
 }
 """The baselines by the name they have on the command line."""
 
@@ -182,11 +133,11 @@ def default(name: Name) -> Setting:
 
 def name_of(config: Any) -> str:
     """The algorithm whose config this is."""
-    return {DQNConfig: "dqn", BCConfig: "bc", SQILConfig: "sqil", GAILConfig: "gail", PPOConfig: "ppo"}[type(config)]
+    return algorithm_of(config).name
 
 
 def needs_demonstrations(setting: Setting) -> bool:
-    return LEARNERS[name_of(setting.agent)].imitates or bool(getattr(setting.agent, "bc_weight", 0.0))
+    return algorithm_of(setting.agent).watches(setting.agent)
 
 
 def demonstrations(setting: Setting, seed: int, gamma: float = 0.9) -> Demos:
@@ -210,11 +161,12 @@ def pool(demos: Demos) -> Demos:
 
 def loop_of(setting: Setting, seed: int) -> scan.LoopConfig:
     """How many iterations, between which evaluations."""
-    length, envs = LEARNERS[name_of(setting.agent)].rollout_length(setting.agent), setting.num_envs
-    if not length:
+    algorithm = algorithm_of(setting.agent)
+    length, envs = algorithm.rollout_length(setting.agent), setting.num_envs
+    if not algorithm.acts:
         return scan.LoopConfig(iterations=setting.updates, chunk=min(setting.evaluate_every, setting.updates), seed=seed)
     per_rollout = length * envs
-    prefill = setting.prefill_steps if length == 1 else 0
+    prefill = setting.prefill_steps if algorithm.replays else 0
     iterations = max(-(-(setting.steps - prefill) // per_rollout), 1)
     return scan.LoopConfig(
         iterations=iterations,
@@ -239,7 +191,7 @@ def pace_of(setting: Setting) -> Pace:
 def make_agent(setting: Setting, spec: EnvSpec, model: Model | None = None, cloned: ActionNet | None = None) -> Agent:
     """The algorithm, started from a cloned policy and paid by a model, if these are given."""
     agents = 1 if setting.pooled else len(setting.demonstrators)
-    agent = LEARNERS[name_of(setting.agent)].make(setting.agent, spec, agents, pace_of(setting))
+    agent = algorithm_of(setting.agent).make(setting.agent, spec, agents, pace_of(setting))
     if cloned is not None:
         agent = started_from(name_of(setting.agent), agent, cloned)
     return agent if model is None else rewarded.rewarded(agent, rewarded.inferred(setting.demonstrator), model)
@@ -299,7 +251,7 @@ def _judged(world: CoinGridConfig, net: ActionNet, weights: Array, key: Array, *
 
 def judged(setting: Setting, net: ActionNet, weights: tuple[float, ...], key: Array, episodes: int) -> np.ndarray:
     """The same, compiled, in the way that the algorithm's policies are judged."""
-    temperature = LEARNERS[name_of(setting.agent)].temperature(setting.agent)
+    temperature = algorithm_of(setting.agent).judged_at(setting.agent)
     return np.asarray(_judged(setting.world, net, jnp.asarray(weights), key, episodes=episodes, temperature=temperature))
 
 
@@ -326,7 +278,7 @@ def train(
     cloned = None if setting.init_from is None else cloned_policy(setting, Path(setting.init_from))
     agent = make_agent(setting, env.spec, model, cloned)
     loop = loop_of(setting, seed)
-    offline = isinstance(setting.agent, BCConfig)
+    offline = not algorithm_of(setting.agent).acts
     result = scan.run(
         None if offline else env,
         agent,
@@ -339,14 +291,14 @@ def train(
         checkpoint_every_s=checkpoint_every_s,
     )
     state = result.agent() if model is None else result.agent().agent
-    net = LEARNERS[name_of(setting.agent)].deployed(setting.agent, state)
+    net = algorithm_of(setting.agent).deployed(setting.agent, state)
     return Trained(net, 0 if offline else loop.env_steps(loop.iterations), time.monotonic() - started, result.rows)
 
 
 def check(setting: Setting) -> None:
     """Refuse what would silently not be done."""
     name = name_of(setting.agent)
-    if setting.reward_from is not None and LEARNERS[name].imitates and not getattr(setting.agent, "env_reward", False):
+    if setting.reward_from is not None and not algorithm_of(setting.agent).paid(setting.agent):
         raise UserError(f"{name} is not paid, so it has no use for the reward of {setting.reward_from}.")
     if setting.init_from is not None and name not in ("ppo", "gail"):
         raise UserError(f"{name} cannot start from a cloned policy; ppo and gail can.")
@@ -397,16 +349,16 @@ def load(path: Path) -> Policy:
     meta = checkpoint.read_meta(directory)
     if meta.get("kind") != KIND or str(meta.get("algorithm")) not in LEARNERS:
         raise UserError(f"{directory} is a checkpoint but not a policy that `psiphi train {'|'.join(LEARNERS)}` left.")
-    learner = LEARNERS[meta["algorithm"]]
+    algorithm = ALGORITHMS[meta["algorithm"]]
     written = meta.get("setting")
     if not isinstance(written, dict) or not isinstance(meta.get("env"), str) or not isinstance(meta.get("seed"), int):
         raise UserError(f"{directory} is damaged: its manifest does not say how the policy was trained.")
-    agent = models.from_json(type(learner.default()), written.get("agent"), f"{directory}: setting.agent")
+    agent = models.from_json(algorithm.config, written.get("agent"), f"{directory}: setting.agent")
     where = {"sqil": "agent.dqn", "gail": "agent.ppo"}.get(meta["algorithm"], "agent")
     rest = {name: value for name, value in models.with_run_facts(written, where).items() if name != "agent"}
     setting = dataclasses.replace(models.from_json(_Rest, rest, f"{directory}: setting").complete(agent))
     spec, agents = coingrid.spec(setting.world), 1 if setting.pooled else len(setting.demonstrators)
-    like = jax.eval_shape(lambda key: learner.net(agent, spec, agents, key), jax.random.key(0))
+    like = jax.eval_shape(lambda key: algorithm.net(agent, spec, agents, key), jax.random.key(0))
     return Policy(checkpoint.load(directory, like), setting, meta["algorithm"], meta["env"], meta["seed"])
 
 

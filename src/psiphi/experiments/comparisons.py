@@ -17,7 +17,7 @@ from jax import Array
 
 from psiphi import configs, stats
 from psiphi import model as model_functions
-from psiphi.agents import bc, dqn, psiphi, sqil
+from psiphi.agents import algorithm_of, bc, dqn, psiphi, sqil
 from psiphi.configs import Count, Number
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
@@ -177,7 +177,7 @@ def saw(setting: Any) -> list[str]:
     if isinstance(setting, Online):
         return [_shown(setting.setting), f"{setting.steps:,}", "of its own task"]
     name = baselines.name_of(setting.agent)
-    paid = not baselines.LEARNERS[name].imitates or getattr(setting.agent, "env_reward", False)
+    paid = algorithm_of(setting.agent).paid(setting.agent)
     shown = _shown(setting) if baselines.needs_demonstrations(setting) else "none"
     return [shown, "none" if name == "bc" else f"{setting.steps:,}", "of its own task" if paid else "none"]
 
@@ -223,7 +223,7 @@ def imitated(setting: baselines.Setting, what: Experiment, seed: int) -> tuple[d
         return _returns(setting, what, nets, seed), 0, trained.wall_s
     nets, steps, seconds = [], 0, 0.0
     for k, who in enumerate(what.demonstrators):
-        changes: dict[str, Any] = {"task": who} | ({"agent.demonstrator": k} if baselines.LEARNERS[name].imitates else {})
+        changes: dict[str, Any] = {"task": who} | ({"agent.demonstrator": k} if hasattr(setting.agent, "demonstrator") else {})
         trained = baselines.train(models.changed(setting, changes), seed, demos=demos, progress=False)
         nets, steps, seconds = [*nets, trained.net], steps + trained.env_steps, seconds + trained.wall_s
     return _returns(setting, what, nets, seed), steps, seconds

@@ -18,7 +18,7 @@ from jax import Array
 
 from psiphi import configs, gpi, replay
 from psiphi import model as models
-from psiphi.agents import bc, dqn, itd, sqil
+from psiphi.agents import algorithm_of, bc, dqn, itd, sqil
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -29,7 +29,6 @@ from psiphi.configs import Count, Number
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import EXITS, RoundaboutConfig
 from psiphi.errors import UserError
-from psiphi.experiments import baselines
 from psiphi.experiments import coingrid as experiment
 from psiphi.experiments.models import changed
 from psiphi.loops import scan
@@ -137,8 +136,9 @@ class Setting:
 
 def loop_of(setting: Setting) -> scan.LoopConfig:
     """How long to learn, and from how many environments."""
-    length, envs = baselines.LEARNERS[baselines.name_of(setting.agent)].rollout_length(setting.agent), setting.num_envs
-    prefill = setting.prefill_steps if length == 1 else 0
+    algorithm = algorithm_of(setting.agent)
+    length, envs = algorithm.rollout_length(setting.agent), setting.num_envs
+    prefill = setting.prefill_steps if algorithm.replays else 0
     iterations = max(-(-(setting.steps - prefill) // (length * envs)), 1)
     return scan.LoopConfig(
         iterations=iterations,
@@ -276,7 +276,7 @@ def on_inferred(setting: Setting, demos: Demos, seed: int, started: float) -> Do
 
 
 def needs_demonstrations(setting: Setting) -> bool:
-    return setting.inference is not None or baselines.LEARNERS[baselines.name_of(setting.agent)].imitates
+    return setting.inference is not None or algorithm_of(setting.agent).watches(setting.agent)
 
 
 def steps_of(setting: Setting) -> int:
@@ -307,7 +307,7 @@ def learn(setting: Setting, k: int, seed: int, demos: Demos | None) -> ActionNet
 
 @functools.partial(jax.jit, static_argnames="setting")
 def _learn(setting: Setting, k: Array, key: Array, demos: Demos | None) -> ActionNet:
-    learner = baselines.LEARNERS[baselines.name_of(setting.agent)]
+    learner = algorithm_of(setting.agent)
     env, loop = toward(setting.world, k), loop_of(setting)
     agent = learner.make(setting.agent, env.spec, 1, pace_of(setting))
 
@@ -410,7 +410,7 @@ def on_both(
 
 def judge(setting: Setting, net: ActionNet, k: int, seed: int) -> Array:
     """True returns of a policy in the world of demonstrator k, in the way that the algorithm's policies are judged."""
-    temperature = baselines.LEARNERS[baselines.name_of(setting.agent)].temperature(setting.agent)
+    temperature = algorithm_of(setting.agent).judged_at(setting.agent)
     return _net_returns(setting.world, net, jnp.asarray(k), judging_key(seed), setting.judged, temperature)
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from psiphi import configs, replay
-from psiphi.agents import bc, dqn, psiphi, sqil, watching
+from psiphi.agents import algorithm_of, watching
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.itd import ITDConfig
@@ -32,7 +32,7 @@ from psiphi.experiments import films
 from psiphi.experiments.models import changed
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
-from psiphi.types import Agent, Env, EnvSpec, Metrics, Pace
+from psiphi.types import Agent, Env, Metrics, Pace
 
 World = HighwayConfig | RoundaboutConfig
 Config = PsiPhiConfig | DQNConfig | BCConfig | SQILConfig
@@ -104,31 +104,9 @@ def expert_returns(world: World, key: Array, episodes: int) -> dict[str, Array]:
 # --- Learners ------------------------------------------------------------------------------------------------------------
 
 
-class Learner(NamedTuple):
-    """What the runs must know of an algorithm."""
-
-    make: Callable[[Any, EnvSpec, int, Pace], Agent]
-    """``make(config, spec, num_demonstrators, pace)``"""
-
-
-LEARNERS: dict[type, Learner] = {
-    PsiPhiConfig: Learner(psiphi.make),
-    DQNConfig: Learner(dqn.make),
-    SQILConfig: Learner(sqil.make),
-    BCConfig: Learner(bc.make),
-}
-"""By the type of the config."""
-
-
 def watches(setting: Setting) -> bool:
     """Whether the learner has any use for demonstrations."""
-    match setting.agent:
-        case DQNConfig():
-            return setting.agent.bc_weight > 0
-        case PsiPhiConfig():
-            return setting.agent.itd.bc_weight > 0 or setting.agent.itd.itd_weight > 0
-        case _:
-            return True
+    return algorithm_of(setting.agent).watches(setting.agent)
 
 
 def pace_of(setting: Setting) -> Pace:
@@ -185,7 +163,7 @@ def train(setting: Setting, seed: int, *, out: Path | None = None, progress: boo
     started = time.monotonic()
     env = make_env(setting.world)
     agents = num_demonstrators(setting)
-    agent = LEARNERS[type(setting.agent)].make(setting.agent, env.spec, agents, pace_of(setting))
+    agent = algorithm_of(setting.agent).make(setting.agent, env.spec, agents, pace_of(setting))
     demos = watch = None
     if watches(setting):
         agent = watching.watching(agent)
@@ -288,5 +266,5 @@ def saw(setting: Setting) -> list[str]:
     """Demonstrations, steps of its own, rewards: in words, for the report."""
     world = setting.world
     shown = f"those of the {world.observed} nearest cars, at every step" if watches(setting) else "none"
-    paid = isinstance(setting.agent, DQNConfig | PsiPhiConfig) or getattr(setting.agent, "env_reward", False)
+    paid = algorithm_of(setting.agent).paid(setting.agent)
     return [shown, f"{setting.steps:,}", "of its own task" if paid else "none"]
