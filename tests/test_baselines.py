@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psiphi import checkpoint, cli, replay
-from psiphi.agents import rewarded
+from psiphi.agents import ALGORITHMS, rewarded
 from psiphi.agents.bc import BCConfig
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
@@ -98,7 +98,7 @@ def test_ppo_and_gail_start_from_a_cloned_policy(runs):
         cloned = baselines.cloned_policy(setting, runs["bc"])
         spec = coingrid.spec(setting.world)
         state = baselines.make_agent(setting, spec, cloned=cloned).init(jax.random.key(0), demos_of(setting))
-        mine = baselines.LEARNERS[name].deployed(setting.agent, state)
+        mine = ALGORITHMS[name].deployed(setting.agent, state)
         obs = jax.random.bernoulli(jax.random.key(1), 0.3, (3, *spec.obs_shape)).astype(spec.obs_dtype)
         np.testing.assert_array_equal(mine(obs), cloned(obs))
     with pytest.raises(UserError, match="has cloned demonstrators 0 to 1, but 2 is asked for"):

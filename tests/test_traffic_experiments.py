@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from psiphi import replay
-from psiphi.agents import bc, watching
+from psiphi.agents import algorithm_of, bc, watching
 from psiphi.agents.bc import BCConfig
 from psiphi.envs import highway
 from psiphi.envs.highway import goal
@@ -127,7 +127,7 @@ def test_every_method_has_a_setting_in_every_panel(variant, method):
     loop = traffic.loop_of(setting, 1)
     assert loop.env_steps(loop.iterations) == setting.steps == 10_000
     spec, agents = traffic.make_env(setting.world).spec, traffic.num_demonstrators(setting)
-    agent = traffic.LEARNERS[type(setting.agent)].make(setting.agent, spec, agents, traffic.pace_of(setting))
+    agent = algorithm_of(setting.agent).make(setting.agent, spec, agents, traffic.pace_of(setting))
     demos = replay.no_demonstrations(spec, agents, 3) if agents else None
     jax.eval_shape(agent.init, jax.random.key(0), demos)  # the config is one that the agent takes
     assert json.loads(json.dumps(dataclasses.asdict(setting)))["steps"] == 10_000

@@ -104,9 +104,10 @@ def w_ego(net: PsiPhiNet) -> Array:
     return net.w[-1]
 
 
-def deployed(config: PsiPhiConfig, state: Any) -> PsiPhiNet:
-    """The network to use."""
-    return itd.deployed(config.itd, state)
+def deployed(config: PsiPhiConfig, state: State) -> PsiPhiNet:
+    """The network to use: the moving average where there is one, with the ego's preferences as they were inferred last."""
+    net = itd.deployed(config.itd, state)
+    return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(w_ego(state.net)))
 
 
 def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:

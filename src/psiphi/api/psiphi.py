@@ -39,7 +39,7 @@ PREFILL = 2_048
 STUDY = 500
 """Rounds of updates on demonstrations and those steps alone, before the first step is acted upon."""
 
-NEWCOMER_UPDATES = 4_000
+NEWCOMER_UPDATES = 6_000
 """Updates of a policy that joins later."""
 
 PICTURE_REPLAY = 10_000

@@ -14,7 +14,7 @@ from jax import Array
 from jaxtyping import Float
 
 from psiphi import configs
-from psiphi.agents import bc, itd, psiphi
+from psiphi.agents import algorithm_of, bc, itd
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.psiphi import PsiPhiConfig
@@ -103,9 +103,8 @@ def drives(setting: Setting) -> bool:
 
 def make(setting: Setting) -> Agent:
     """The learner, its schedules as long as the run."""
-    learner = {BCConfig: bc, ITDConfig: itd, PsiPhiConfig: psiphi}[type(setting.agent)]
     pace = Pace(setting.num_envs, setting.updates)
-    return learner.make(setting.agent, roundabout.spec(setting.world), len(setting.world.exits), pace)
+    return algorithm_of(setting.agent).make(setting.agent, roundabout.spec(setting.world), len(setting.world.exits), pace)
 
 
 def env_of(setting: Setting, goal: Array) -> Env | None:
