@@ -227,14 +227,16 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     model = _like(inner, glass, described, len(agents), features)
     like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}
     spec = EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions)
-    both = ALGORITHMS[algorithm].net is not None and not ALGORITHMS[algorithm].successor_features
+    seen = glass.spec(described.num_actions) if described.lensed else spec
+    both = not ALGORITHMS[algorithm].successor_features
     if both:
-        like |= {"policies": jax.eval_shape(lambda key: ALGORITHMS[algorithm].net(config, spec, len(agents), key), jax.random.key(0))[1]}
+        like |= {"policies": jax.eval_shape(lambda key: ALGORITHMS[algorithm].net(config, seen, len(agents), key), jax.random.key(0))[1]}
     arrays = checkpoint.load(path, like)
     judged = meta.get("verdict")
     known = _known(models.mended(arrays["model"]), glass, described, agents)
     known = dataclasses.replace(known, verdict=None if judged is None else Verdict.from_json(judged, f"{path}: verdict"))
-    policies = Policies(arrays["policies"], None, spec, described.first_action, agents) if both else None
+    glass = known.lens if described.lensed else None
+    policies = Policies(arrays["policies"], glass, spec, described.first_action, agents) if both else None
     return Loaded(algorithm, known, config, described.seed, arrays["task"] if described.has_task else None, policies, run)
 
 

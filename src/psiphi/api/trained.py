@@ -34,6 +34,8 @@ def model_of(trained: Trained) -> Model:
     config, state = inferring(trained)
     agents = len(trained.agents)
     net = itd.deployed(config, state)
+    if trained.lens is not None and not trained.algorithm.successor_features:  # what looked through the lens for it stays behind
+        net = trained.lens.on(net)
     w = itd.preferences(config, net.w[:agents]) if agents else net.w[:0]
     every = jnp.concatenate([w, state.net.w[agents:]])
     if trained.demos is None:

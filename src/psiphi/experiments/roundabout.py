@@ -24,7 +24,7 @@ from psiphi.agents.gail import GAILConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.sqil import SQILConfig
-from psiphi.agents.together import TogetherConfig, on_both, pay, side_by_side
+from psiphi.agents.together import TogetherConfig, learning, on_both, pay, side_by_side
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.loops import scan
@@ -174,7 +174,7 @@ def _learned(run: Run, key: Array, demos: Demos) -> tuple[itd.State, ActionNet]:
     rounds = loop.iterations
     inference = itd.make(config.itd, spec, len(agents), Pace(loop.num_envs * len(agents), rounds * config.itd_updates))
     pace = Pace(loop.num_envs, rounds * loop.updates_per_rollout)
-    learner = dqn.make(config.dqn, spec, 0, pace)
+    learner, how = dqn.make(config.dqn, spec, 0, pace), learning(config.dqn, spec, pace)
 
     def begin(key: Array) -> Together:
         itd_key, learner_key, reset_key = jax.random.split(key, 3)
@@ -195,7 +195,7 @@ def _learned(run: Run, key: Array, demos: Demos) -> tuple[itd.State, ActionNet]:
         def study(k: Array, agent: dqn.State, rollout: Transition, key: Array) -> dqn.State:
             wanted = functools.partial(pay, config.itd, state, k)
             shown = jax.tree.map(lambda x: x[k][None], demos)
-            update = lambda agent, key: (on_both(config.dqn, spec, pace, agent, shown, wanted, key), None)  # noqa: E731
+            update = lambda agent, key: on_both(how, agent, shown, wanted, key)  # noqa: E731
             return jax.lax.scan(update, learner.observe(agent, rollout), jax.random.split(key, loop.updates_per_rollout))[0]
 
         learners = jax.vmap(study)(agents, now.learners, rollout, jax.random.split(learner_key, len(agents)))
