@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi import configs, gpi, replay
+from psiphi import configs, gpi
 from psiphi import model as models
-from psiphi.agents import algorithm_of, bc, dqn, itd, sqil
+from psiphi.agents import algorithm_of, bc, dqn, itd, together
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -34,8 +34,8 @@ from psiphi.experiments.models import changed
 from psiphi.loops import scan
 from psiphi.loops.evaluate import Policy, rollout_returns
 from psiphi.model import Model
-from psiphi.nets import ActionNet, taken
-from psiphi.types import Demonstration, Demos, Env, EnvSpec, Pace, TimeStep, Transition
+from psiphi.nets import ActionNet
+from psiphi.types import Demonstration, Demos, Env, Pace, TimeStep, Transition
 
 # --- The world of each demonstrator --------------------------------------------------------------------------------------
 
@@ -352,6 +352,7 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
     config, updates = setting.inference.itd, setting.inference.updates_per_rollout
     pace = pace_of(setting)
     inference, learner = itd.make(config, spec, len(agents), inference_pace(setting)), dqn.make(setting.agent, spec, 0, pace)
+    how = together.learning(setting.agent, spec, pace)
 
     def begin(key: Array) -> Together:
         itd_key, learner_key, reset_key = jax.random.split(key, 3)
@@ -366,13 +367,13 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
     def iterate(i: int | Array, now: Together) -> Together:
         drive_key, itd_key, learner_key = jax.random.split(jax.random.fold_in(key, i), 3)
         env, obs, rollout = jax.vmap(drive)(agents, now.learners, now.env, now.obs, jax.random.split(drive_key, len(agents)))
-        seen = inference.observe(now.itd, side_by_side(rollout))
+        seen = inference.observe(now.itd, together.side_by_side(rollout))
         state, _ = jax.lax.scan(inference.update, seen, jax.random.split(itd_key, updates))
 
         def study(k: Array, agent: dqn.State, rollout: Transition, key: Array) -> dqn.State:
-            wanted = functools.partial(pay, config, state, k)
+            wanted = functools.partial(together.pay, config, state, k)
             shown = jax.tree.map(lambda x: x[k][None], demos)
-            update = lambda agent, key: (on_both(setting.agent, spec, pace, agent, shown, wanted, key), None)  # noqa: E731
+            update = lambda agent, key: (together.on_both(how, agent, shown, wanted, key)[0], None)  # noqa: E731
             return jax.lax.scan(update, learner.observe(agent, rollout), jax.random.split(key, loop.updates_per_rollout))[0]
 
         learners = jax.vmap(study)(agents, now.learners, rollout, jax.random.split(learner_key, len(agents)))
@@ -380,29 +381,6 @@ def _infer(setting: Setting, key: Array, demos: Demos) -> tuple[itd.State, Actio
 
     end = jax.lax.fori_loop(0, loop.iterations, iterate, begin(jax.random.fold_in(key, loop.iterations)))
     return end.itd, jax.vmap(lambda state: dqn.deployed(setting.agent, state))(end.learners)
-
-
-def side_by_side(rollout: Transition) -> Transition:
-    """The rollouts of all learners ``[K, T, N]`` as one of all their environments ``[T, K * N]``."""
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), rollout)
-
-
-def pay(config: ITDConfig, state: itd.State, k: Array, obs: Array, action: Array) -> Array:
-    """What ITD thinks now that demonstrator k is paid for steps ``[B]``."""
-    net = itd.deployed(config, state)
-    return taken(net.phi(obs, net.features(obs)), action) @ itd.preferences(config, net.w)[k]
-
-
-def on_both(
-    config: DQNConfig, spec: EnvSpec, pace: Pace, state: dqn.State, demos: Demos, wanted: Callable[[Array, Array], Array], key: Array
-) -> dqn.State:
-    """One update of a DQN on as many demonstrated steps as own ones, all of them paid what is `wanted` now."""
-    own_key, demo_key = jax.random.split(key)
-    own = dqn.sample(config, spec, dqn.make_experience(config, pace), state, own_key)
-    shown = sqil.as_transitions(replay.sample_pool(demos, demo_key, config.batch), config.gamma)
-    batch = jax.tree.map(lambda x, y: jnp.concatenate([x, y.astype(x.dtype)]), own, shown)
-    paid = batch._replace(reward=wanted(batch.obs, batch.action))
-    return dqn.learn(config, dqn.make_optimiser(config, pace), state, paid, dqn.double_backup)[0]
 
 
 # --- How they are judged -------------------------------------------------------------------------------------------------
