@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +133,9 @@ class PolicyOf:
         return f"{type(self).__name__}({'untrained' if self._policies is None else f'{self.steps} steps'})"
 
 
+Learner = TypeVar("Learner", bound="Acting")
+
+
 class Acting(PolicyOf):
     """A learner that acts in an environment.
 
@@ -172,13 +175,13 @@ class Acting(PolicyOf):
         return run
 
     def learn(
-        self,
+        self: Learner,
         total_timesteps: int,
         *,
         out: str | Path | None = None,
         evaluate: Callable[[Any, Any], Any] | None = None,
         progress: bool = True,
-    ) -> Self:
+    ) -> Learner:
         """Act and learn for so many environment steps; a further call goes on from what was learned, with schedules that begin anew.
 
         With `out`, rows and checkpoints go to that directory and an interrupted call continues there. `evaluate(state, key)` is called
@@ -233,7 +236,7 @@ class BC(PolicyOf):
     def __init__(self, config: Any = None, seed: int = 0):
         self.seed, self.config = doors.seed(seed), doors.config(config, ALGORITHMS["bc"].config)
 
-    def fit(self, demos: Demonstrations, updates: int = 4_000, *, out: str | Path | None = None, progress: bool = True) -> Self:
+    def fit(self, demos: Demonstrations, updates: int = 4_000, *, out: str | Path | None = None, progress: bool = True) -> "BC":
         """Clone every agent of the demonstrations, anew."""
         demos = doors.demonstrations(demos, Demonstrations)
         world = world_of(_nowhere(demos.spec))

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import gymnasium
@@ -112,7 +112,7 @@ class PsiPhi(Learned):
         out: str | Path | None = None,
         evaluate: Callable[[Any, Any], Any] | None = None,
         progress: bool = True,
-    ) -> Self:
+    ) -> "PsiPhi":
         """Act and learn for so many environment steps; a further call goes on, with schedules that begin anew.
 
         `study` rounds of updates are made before the first step is acted upon, on demonstrations (and some random steps) alone; None: 500
@@ -177,7 +177,7 @@ class PsiPhi(Learned):
             raise UserError("This PsiPhi has got to know further demonstrators since it learned; make a new one with all demonstrations.")
         return self.world
 
-    def fit_new_demonstrator(self, demos: Demonstrations, *, progress: bool = True) -> Self:
+    def fit_new_demonstrator(self, demos: Demonstrations, *, progress: bool = True) -> "PsiPhi":
         """Get to know further agents: phi stays as it is, and so do all other policies, to the last bit. GPI then has more to follow."""
         known, inner = self._trained(), self.config.itd
         self._known = newcomers.joined(known, inner, demos, updates=NEWCOMER_UPDATES, seed=self.seed, progress=progress)

@@ -77,8 +77,15 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     if method.how == "model":
         return {**config, "few_shot": asdict(runs.few_shot_of(method)), "repetitions": effort.repetitions}
     if method.learner:
-        config["learner"] = dict(method.learner) | ({} if effort.steps is None else {"steps": effort.steps})
+        learner = dict(method.learner) | ({} if effort.steps is None else {"steps": effort.steps})
+        config |= {"learner": learner, "saw": [config["saw"][0], *_learners_saw(run.steps, learner["steps"])]}
     return config
+
+
+def _learners_saw(together: int, after: int) -> list[str]:
+    """Steps and rewards, in words, of learners on what ITD inferred: while it does, for so many steps each, or after it has."""
+    steps = f"{together:,} for each reward, which ITD sees" if together else f"{after:,} for each reward, beside ITD's random ones"
+    return [steps, "what ITD inferred"]
 
 
 def units(what: Experiment, seeds: Sequence[int], only: Sequence[str] = (), envs: Sequence[str] = ()) -> list[Unit]:
