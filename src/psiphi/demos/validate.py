@@ -5,6 +5,7 @@ Errors are looked for in the rows as they were found (`errors`), warnings in dem
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from psiphi.demos.summary import fingerprints, first_in_episode, twins
 from psiphi.errors import UserError
 
 LARGEST_ACTION = limits.MOST_ACTIONS - 1
+MISTAKES = 10
+"""So many different actions that are no whole numbers may be mistakes; more are continuous actions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +94,7 @@ def errors(rows: Rows, where: Layout) -> list[Problem]:
         return [Problem("error", "nothing", rows.file, None, None, None, "there is no step in it, but expected was at least one")]
     episode_of = np.repeat(np.arange(len(where.agent)), np.diff(where.start))
     log = _Log(rows, where, episode_of, None if rows.t is None else where.column(rows.t))
-    checks = (_missing_ids, _unreadable, _times, _actions, _ends, _finite)
+    checks = (_missing_ids, _unreadable, _times, _actions, _groups, _ends, _finite)
     return [problem for check in checks for problem in check(log)]
 
 
@@ -153,11 +156,13 @@ def _times(log: _Log) -> list[Problem]:
 
 def _actions(log: _Log) -> list[Problem]:
     action = log.where.column(log.rows.action)
-    open_end = np.isnan(action)
+    open_end = raw.no_action(action)
     open_end[raw.closing(log.rows, log.where)] = False
     found = log.said(
         "missing action", np.flatnonzero(open_end), lambda p: f"the action is missing in row {log.row(p)}, which is not the last of several"
     )
+    if (text := continuous(log.rows)) is not None:
+        return [*found, Problem("error", "continuous actions", log.rows.file, None, None, None, text)]
     broken = np.flatnonzero(~np.isnan(action) & ((action != np.floor(action)) | np.isinf(action)))
     found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, but expected was an integer")
     most = LARGEST_ACTION if log.rows.num_actions is None else log.rows.num_actions - 1
@@ -165,6 +170,31 @@ def _actions(log: _Log) -> list[Problem]:
     expected = f"0 to {most}"
     found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, but expected was {expected}")
     return found
+
+
+def continuous(rows: Rows) -> str | None:
+    """One sentence if actions are continuous, or several numbers; None if they are whole numbers, but for a few mistakes."""
+    command = f"psiphi demos discretise {shlex.quote(rows.file)} OUT --action {','.join(rows.action_columns)}"
+    if rows.action.ndim == 2:
+        what = ", ".join(map(repr, rows.action_columns[:12])) + (" ..." if len(rows.action_columns) > 12 else "")
+        found = f"the action is {what}" if len(rows.action_columns) > 1 else f"the action {what} is said to be continuous"
+        return f"{found}, expected one whole number from 0, which {command} makes"
+    known = rows.action[~np.isnan(rows.action)]
+    broken = known[(known != np.floor(known)) & ~np.isinf(known)]
+    if len(np.unique(broken)) <= MISTAKES and not (len(broken) > 1 and 2 * len(broken) > len(known)):
+        return None
+    found = f"the action is {broken[0]:.6g} and the like in {len(broken):,} of {len(known):,} steps"
+    return f"{found}, expected whole numbers from 0, which {command} makes"
+
+
+def _groups(log: _Log) -> list[Problem]:
+    """Episodes of two groups."""
+    if log.rows.group is None:
+        return []
+    codes = log.where.column(log.rows.group.codes)
+    inside = log.episode_of[1:] == log.episode_of[:-1]
+    text = "the episode has steps of two groups, expected one group for all of it"
+    return log.said("two groups", np.flatnonzero(inside & (codes[1:] != codes[:-1])) + 1, lambda p: text)
 
 
 def _ends(log: _Log) -> list[Problem]:
