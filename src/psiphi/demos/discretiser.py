@@ -157,19 +157,43 @@ class Discretiser:
         return f"Discretiser({self.num_actions} actions for {', '.join(self.columns)})"
 
 
-class Recipe(NamedTuple):
-    """Settings of `Discretiser.fit`, as a value that can be handed on."""
+@dataclass(frozen=True)
+class Recipe:
+    """How to make continuous actions discrete: the settings of `Discretiser.fit`, as a value and as flags."""
 
-    k: int | Sequence[int] = 9
+    k: Annotated[tuple[Count, ...], Within(1, 64)] = (9,)
+    """How many actions; with --apart, for each column, one number for all or one for each."""
     apart: bool = False
-    mirror: Sequence[str] = ()
-    edges: Mapping[str, Sequence[float]] | None = None
-    values: Sequence[str] = ()
-    names: Sequence[str] = ()
-    seed: int = 0
+    """Cluster each column alone; actions are the product of the columns' choices."""
+    mirror: str = ""
+    """Columns whose sign means left and right, separated by commas: the mirror image of an action is then an action."""
+    edges: tuple[str, ...] = ()
+    """Columns that are cut at fixed places, such as acc=-1,1 for three choices."""
+    values: str = ""
+    """Columns of which every different value is a choice, separated by commas: gears, buttons."""
+    names: tuple[str, ...] = ()
+    """What to call the actions, in their order; made of the centroids if not given."""
+    seed: Seed = 0
+    """Decides where the clusters begin."""
+
+    def __post_init__(self):
+        configs.check(self)
 
     def fit(self, actions: np.ndarray, columns: Sequence[str]) -> Discretiser:
-        return Discretiser.fit(actions, columns, **self._asdict())
+        edges = dict(_cut(text) for text in self.edges)
+        mirror, values = ([part.strip() for part in text.split(",") if part.strip()] for text in (self.mirror, self.values))
+        return Discretiser.fit(
+            actions, columns, k=self.k, apart=self.apart, mirror=mirror, edges=edges, values=values, names=self.names, seed=self.seed
+        )
+
+
+def _cut(text: str) -> tuple[str, list[float]]:
+    """A column and its edges out of ``acc=-1,1``."""
+    name, _, places = text.rpartition("=")
+    try:
+        return name, [float(place) for place in places.split(",")]
+    except ValueError:
+        raise UserError(f"edges has {text!r}, expected a column and rising numbers, such as acc=-1,1.") from None
 
 
 # --- How columns are cut -------------------------------------------------------------------------------------------------
@@ -253,7 +277,8 @@ def _part(plan: _Plan, x: np.ndarray, seed: int, restarts: int) -> Part:
             f"k is {plan.k}, but no so many different actions come out of {', '.join(map(repr, plan.columns))}, expected fewer."
         )
     centroids = centroids * scale + 0.0  # no -0.0
-    return Part(plan.columns, centroids[np.lexsort(np.round(centroids / scale, 6).T[::-1])], scale)
+    about = np.round(centroids / scale, 1)  # in the order of the columns, as a reader sees them
+    return Part(plan.columns, centroids[np.lexsort([*centroids.T[::-1], *about.T[::-1]])], scale)
 
 
 def _different(x: np.ndarray, mirrored: np.ndarray, enough: int) -> int:
@@ -269,8 +294,7 @@ def _middles(edges: tuple[float, ...], x: np.ndarray) -> np.ndarray:
     """What stands for each bin: the mean of what falls in it; of an empty one its middle, or the edge of an open one."""
     place = np.searchsorted(np.array(edges), x, side="right")
     count = np.bincount(place, minlength=len(edges) + 1)
-    empty = np.convolve(edges, [0.5, 0.5], "valid")
-    middle = np.concatenate([edges[:1], empty, edges[-1:]])
+    middle = np.concatenate([edges[:1], (np.array(edges[1:]) + edges[:-1]) / 2, edges[-1:]])
     return np.where(count > 0, np.bincount(place, x, len(edges) + 1) / np.maximum(count, 1), middle)
 
 
@@ -318,11 +342,8 @@ def _strings(given: Any, what: str = "The names") -> tuple[str, ...]:
 
 def _part_from(given: Any) -> Part:
     """A part out of JSON values."""
-    part = Part(
-        _strings(given["columns"]),
-        *(np.array(given[name], np.float64) for name in ("centroids", "scale")),
-        tuple(map(float, given["edges"])),
-    )
+    centroids, scale = (np.array(given[name], np.float64) for name in ("centroids", "scale"))
+    part = Part(_strings(given["columns"]), centroids, scale, tuple(map(float, given["edges"])))
     width = len(part.columns)
     fits = part.centroids.ndim == 2 and part.centroids.shape[1] == width and part.scale.shape == (width,) and len(part.centroids) > 0
     sound = fits and np.isfinite(part.centroids).all() and np.isfinite(part.scale).all() and (part.scale > 0).all()

@@ -152,5 +152,5 @@ def _block(demos: Demonstrations, group: np.ndarray) -> Block:
     flags[0][last], flags[1][last] = e.terminated[group], e.truncated[group]
     t = np.arange(end[-1]) - np.repeat(end - length, length)
     kept = np.full(len(group), -1, np.int32) if demos.group is None else demos.group[group]
-    names = np.repeat(e.agent[group], length), np.repeat(e.id[group], length)
-    return Block(*names, t, obs, action, has_action, *flags, np.repeat(kept, length))
+    agent, episode, keeps = (np.repeat(column, length) for column in (e.agent[group], e.id[group], kept))
+    return Block(agent, episode, t, obs, action, has_action, flags[0], flags[1], keeps)

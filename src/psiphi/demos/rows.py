@@ -148,7 +148,7 @@ def together(actions: Sequence[np.ndarray], rows: int) -> np.ndarray:
 
 def no_action(action: np.ndarray) -> np.ndarray:
     """bool[N]: where there is no action."""
-    return np.isnan(action) if action.ndim == 1 else np.isnan(action).any(1)
+    return np.isnan(action) if action.ndim == 1 else np.logical_or.reduce(np.isnan(action), axis=1)
 
 
 def whole_numbers(file: str, role: str, values: np.ndarray) -> Ids:
@@ -309,7 +309,7 @@ def from_lists(
     obs, action = np.concatenate(seen), np.concatenate(acted)
     group = None if groups is None else _repeated(groups, rows_of)
     rest: dict[str, Any] = {"flaws": tuple(flaws), "notes": notes, "num_actions": num_actions, "group": group}
-    return Rows(file, obs, names, action, who, which, t, *flags, **rest)
+    return Rows(file, obs, names, action, who, which, t, flags[0], flags[1], **rest)
 
 
 def _numbered(agents: PerEpisode) -> list[int]:
