@@ -135,7 +135,8 @@ def test_names_have_as_many_digits_as_it_takes():
 
 def test_a_dictionary_holds_all_of_it():
     x, _ = clusters()
-    for options in ({"k": 4}, {"k": 3, "apart": True}, {"k": 2, "edges": {"lat": [-0.1, 0.1]}}, {"k": 5, "mirror": ["lat"]}):
+    every: list[dict[str, Any]] = [{"k": 4}, {"k": 3, "apart": True}, {"k": 2, "edges": {"lat": [-0.1, 0.1]}}, {"k": 5, "mirror": ["lat"]}]
+    for options in every:
         cut = Discretiser.fit(x, ["acc", "lat"], **options)
         again = Discretiser.from_dict(json.loads(json.dumps(cut.to_dict())))
         assert again == cut and again.names == cut.names
@@ -189,8 +190,8 @@ def made(groups: bool = False, **options: Any) -> Demonstrations:
     cut = Discretiser.fit(x, ["acc", "lat"], k=5)
     rng = np.random.default_rng(0)
     seen = [rng.normal(size=(21, 2)).astype(np.float32) for _ in range(3)]
-    kept = {"groups": ["west", "east", None]} if groups else {}
-    return Demonstrations.from_lists(seen, np.split(x, 3), ["a", "b", "a"], **({"discretiser": cut} | kept | options))
+    given: dict[str, Any] = {"discretiser": cut, "groups": ["west", "east", None] if groups else None} | options
+    return Demonstrations.from_lists(seen, np.split(x, 3), ["a", "b", "a"], **given)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -441,7 +442,7 @@ def test_a_damaged_meaning_is_named(damage, tmp_path):
         Demonstrations.read(tmp_path / "a.csv")
     made().write(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as arrays:
-        changed = dict(arrays) | {"meaning": np.array(damage)}
+        changed: dict[str, Any] = dict(arrays) | {"meaning": np.array(damage)}
     np.savez(tmp_path / "a.npz", **changed)
     with pytest.raises(UserError, match="a.npz.* is damaged"):
         Demonstrations.read(tmp_path / "a.npz")

@@ -6,7 +6,6 @@ that follows it, and position, velocity and action together give the next positi
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -88,7 +87,7 @@ class Tracks(NamedTuple):
 
 
 def from_tracks(
-    source: str | os.PathLike[str] | Mapping[str, Any],
+    source: Any,
     *,
     id: str = "id",
     scene: str = "none",
@@ -104,7 +103,7 @@ def from_tracks(
     kept: dict[str, float] | None = None,
     progress: bool = False,
 ) -> Demonstrations:
-    """Demonstrations from positions: a file (CSV, Parquet, npz), or columns by name.
+    """Demonstrations from positions: a file (CSV, Parquet, npz), or columns by name (a dictionary of arrays, a data frame).
 
     `id` says who moves, `scene` who could see each other; each may be several columns ("scene,car"). `agent` says whose wants are asked
     for: `id` unless said otherwise, "none" for one agent. Columns in `obs` are seen as they are. Continuous actions are made discrete by
@@ -180,7 +179,7 @@ def _from_columns(table: Any, columns: Columns) -> Rows:
     """Columns by name: a dictionary of arrays, a data frame."""
     if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
         raise UserError(f"The tracks are {doors.called(table)}, expected a file, or columns by name.")
-    found = find("the tracks", [str(name) for name in table.keys()], columns)
+    found = find("the table", [str(name) for name in table.keys()], columns)
     arrays = {name: np.asarray(table[name]) for name in found.read}
     size = len(arrays[found.obs[0]])
     for name, array in arrays.items():
@@ -190,7 +189,7 @@ def _from_columns(table: Any, columns: Columns) -> Rows:
             raise UserError(f"The tracks' {name!r} is of type {array.dtype}, expected numbers.")
     ids = {name: _ids(name, arrays[name]) for name in found.ids}
     return Rows(
-        file="the tracks",
+        file="the table",
         obs=np.stack([arrays[name].astype(np.float64) for name in found.obs], axis=1),
         names=found.names,
         action=np.full(size, np.nan),
@@ -203,7 +202,7 @@ def _from_columns(table: Any, columns: Columns) -> Rows:
 
 def _ids(name: str, values: np.ndarray) -> Ids:
     if values.dtype.kind == "f":
-        return raw.whole_numbers("the tracks", name, values)
+        return raw.whole_numbers("the table", name, values)
     if values.dtype.kind in "iu":
         return raw.coded(values.astype(np.int64))
     words = np.array([value if isinstance(value, str) else "" for value in values.tolist()], object)
