@@ -438,25 +438,35 @@ def _merged_groups(every: "list[Demonstrations]") -> tuple[tuple[AgentId, ...], 
 
 
 def _held_groups(demos: "Demonstrations", held_out: float, rng: np.random.Generator) -> np.ndarray:
-    """bool[E]: about `held_out` of each agent's episodes, in whole groups; no agent loses all of its episodes."""
+    """bool[E]: about `held_out` of each agent's steps, in whole groups; no agent loses all of its episodes.
+
+    Groups are drawn agent by agent. One that holds more than twice the share that is asked for is taken only if there is no other.
+    """
     assert demos.group is not None
-    alone = np.flatnonzero(demos.group < 0)
     unit = demos.group.astype(np.int64)
+    alone = np.flatnonzero(unit < 0)
     unit[alone] = len(demos.groups) + np.arange(len(alone))  # an episode of no group is one of its own
-    who, K = demos.episodes.agent, len(demos.agents)
-    each = np.bincount(who, minlength=K)
-    wanted, gone = np.maximum(np.round(held_out * each), 1).astype(int), np.zeros(K, int)
-    members = np.split(np.argsort(unit, kind="stable"), np.flatnonzero(np.diff(np.sort(unit))) + 1)
-    of_unit = {int(unit[some[0]]): some for some in members if len(some)}
-    held = np.zeros(len(who), bool)
-    for k in range(K):
-        for u in rng.permutation(np.unique(unit[who == k])):
-            some = of_unit[int(u)]
-            takes = np.bincount(who[some], minlength=K)
-            if gone[k] < wanted[k] and not held[some[0]] and (gone + takes < each)[takes > 0].all():
-                held[some] = True
-                gone += takes
-    return held
+    _, unit = np.unique(unit, return_inverse=True)
+    shape = int(unit.max(initial=-1)) + 1, len(demos.agents)
+    episodes, steps = np.zeros(shape, int), np.zeros(shape, int)
+    np.add.at(episodes, (unit, demos.episodes.agent), 1)
+    np.add.at(steps, (unit, demos.episodes.agent), demos.lengths)
+    wanted, held = held_out * steps.sum(0), np.zeros(shape[0], bool)
+
+    def can_go(u: int) -> bool:
+        left = episodes[~held].sum(0) - episodes[u]
+        return not held[u] and bool((left[episodes[u] > 0] > 0).all())
+
+    for k in range(shape[1]):
+        mine = rng.permutation(np.flatnonzero(episodes[:, k]))
+        for u in mine.tolist():
+            have = steps[held, k].sum()
+            if have < wanted[k] and have + steps[u, k] <= 2 * wanted[k] and can_go(u):
+                held[u] = True
+        small = [u for u in mine[np.argsort(steps[mine, k], kind="stable")].tolist() if can_go(u)]
+        if small and not held[mine].any():
+            held[small[0]] = True
+    return held[unit]
 
 
 def _merged_ids(who: np.ndarray, ids: list[np.ndarray]) -> np.ndarray:
