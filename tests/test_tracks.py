@@ -320,5 +320,5 @@ def test_a_cell_in_words_is_named(tmp_path):
     lines = path.read_text().splitlines()
     lines[3] = lines[3].replace(lines[3].split(",")[2], "far")
     path.write_text("\n".join(lines))
-    with pytest.raises(UserError, match="in row 2, the observation's 'x' is 'far', but expected was a number"):
+    with pytest.raises(UserError, match="in row 2, the observation's 'x' is 'far', expected a number"):
         from_tracks(path)

@@ -56,7 +56,7 @@ class Columns:
     def __post_init__(self):
         configs.check(self)
         if self.dtype is not None and self.dtype not in KEPT | {"int32", "float64"}:
-            raise UserError(f"dtype is {self.dtype!r}, but expected was one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
+            raise UserError(f"dtype is {self.dtype!r}, expected one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
 
 
 class Found(NamedTuple):
@@ -101,7 +101,7 @@ def find(file: str, present: Sequence[str], columns: Columns, numeric: Numeric =
     limits.check_most(f"{file} has too many columns", len(present), limits.MOST_COLUMNS)
     twice = sorted(name for name, count in collections.Counter(present).items() if count > 1)
     if twice:
-        raise UserError(f"{file} has two columns called {twice[0]!r}; expected were different names.")
+        raise UserError(f"{file} has two columns called {twice[0]!r}; expected different names.")
     agent, episode, action, group = (keys(file, present, columns, role) for role in ("agent", "episode", "action", "group"))
     for role in ("t", "terminated", "truncated"):
         name, usual = getattr(columns, role), Columns.__dataclass_fields__[role].default

@@ -136,7 +136,7 @@ class Record:
 
 def record(config: Record) -> None:
     if not config.policy or len(set(config.policy)) < len(config.policy):
-        raise UserError(f"The policies are {' '.join(config.policy) or 'none'}, but expected were different ones, as they name the agents.")
+        raise UserError(f"The policies are {' '.join(config.policy) or 'none'}, expected different ones, as they name the agents.")
     files.check_name(config.out)
     parts = [_recorded(config, name, config.seed + 1_000_003 * i) for i, name in enumerate(config.policy)]
     demos = parts[0].merge(*parts[1:])
@@ -154,7 +154,7 @@ def _recorded(config: Record, name: str, seed: int) -> Demonstrations:
     if kind == "exact":
         return _exact(config, name, value, seed)
     if ":" in config.env:
-        raise UserError(f"{config.env!r} would import a module; expected was the id of an environment that is registered already.")
+        raise UserError(f"{config.env!r} would import a module; expected the id of an environment that is registered already.")
     try:
         env = gymnasium.make(config.env)
     except (gymnasium.error.Error, ImportError) as error:
@@ -180,7 +180,7 @@ def _policy(kind: str, value: str, num_actions: int, seed: int, name: str) -> An
     except ValueError:
         pass
     raise UserError(
-        f"{name!r} is no policy; expected was random, constant:0 to constant:{num_actions - 1}, sticky:0 to sticky:1, or exact:TASK."
+        f"{name!r} is no policy; expected random, constant:0 to constant:{num_actions - 1}, sticky:0 to sticky:1, or exact:TASK."
     )
 
 
@@ -317,7 +317,7 @@ def run(arguments: list[str]) -> None:
         print(HELP)
         return
     if name not in COMMANDS:
-        raise UserError(f"psiphi demos was given {name!r}; expected was {', '.join(COMMANDS)}, see psiphi demos --help.")
+        raise UserError(f"psiphi demos was given {name!r}; expected {', '.join(COMMANDS)}, see psiphi demos --help.")
     kind, command = COMMANDS[name]
     command(parsed(kind, rest, f"psiphi demos {name}"))
 

@@ -122,7 +122,7 @@ class _Table:
             with np.errstate(over="ignore"):  # too large for the type is infinite, and said to be
                 self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
             for i in np.flatnonzero(wrong & ~np.isnan(values)):
-                self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, but expected was a number of type {self.dtype.name}")
+                self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, expected a number of type {self.dtype.name}")
         for name, column in self.numbers.items():
             what = "the time" if name == self.found.t else "the action" if len(self.found.action) == 1 else f"the action's {name!r}"
             column[here] = self._parsed(cells[self.place[name]], what, blank=True)
@@ -149,14 +149,14 @@ class _Table:
         except ValueError:
             if cell.strip() or not blank:
                 found = repr(cell) if cell.strip() else "missing"
-                self._flaw(i, "not a number", f"{what} is {found}, but expected was a number")
+                self._flaw(i, "not a number", f"{what} is {found}, expected a number")
             return np.nan
 
     def _truths(self, cells: tuple[str, ...], name: str) -> np.ndarray:
         meaning = {cell: _truth(cell) for cell in set(cells)}
         for i, cell in enumerate(cells) if None in meaning.values() else ():
             if meaning[cell] is None:
-                self._flaw(i, "neither true nor false", f"{name} is {cell!r}, but expected was true or false")
+                self._flaw(i, "neither true nor false", f"{name} is {cell!r}, expected true or false")
         return np.array([bool(meaning[cell]) for cell in cells])
 
     def _flaw(self, i: int, kind: str, text: str) -> None:

@@ -91,7 +91,7 @@ class Demonstrations:
             raise ValueError("Observations need at least one axis beside that of the steps, and every episode an entry in each column.")
         kinds = {type(agent) for agent in self.agents}
         if len(kinds) > 1 or not kinds <= {str, int} or len(set(self.agents)) < len(self.agents):
-            raise UserError(f"The agents' ids are {self.agents!r}, but expected were different ones, all strings or all integers.")
+            raise UserError(f"The agents' ids are {self.agents!r}, expected different ones, all strings or all integers.")
         if not self.names:
             object.__setattr__(self, "names", entry_names(self.obs.shape[1:]))
         object.__setattr__(self, "action_names", _named_actions(self.action_names, self.discretiser, self.num_actions))
@@ -186,7 +186,7 @@ class Demonstrations:
         count = np.array([len(columns[1]) for columns in steps], np.int32)
         if not self.agents or not count.min():
             who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "anybody"
-            raise UserError(f"There is no step to learn from by {who}; expected was at least one with the observation that follows it.")
+            raise UserError(f"There is no step to learn from by {who}; expected at least one with the observation that follows it.")
 
         limits.check_memory("Steps side by side", 3 * len(count) * int(count.max()) * self.obs[:1].nbytes)
 
@@ -312,7 +312,7 @@ class Demonstrations:
         """
         held_out, seed = configs.fit(float, held_out, "held_out"), configs.fit(Annotated[int, Within(0)], seed, "seed")
         if not 0 < held_out < 1:
-            raise UserError(f"held_out is {held_out}, but expected was a share between 0 and 1.")
+            raise UserError(f"held_out is {held_out}, expected a share between 0 and 1.")
         rng = np.random.default_rng(seed)
         if self.group is not None:
             held = _held_groups(self, held_out, rng)

@@ -34,7 +34,7 @@ def read(path: Path, columns: Columns, *, progress: bool = False) -> Demonstrati
 def read_rows(path: Path, columns: Columns, *, progress: bool = False) -> Rows:
     """What is in a file, nothing believed yet."""
     if not os.path.lexists(path):
-        raise UserError(f"{path} does not exist; expected was a .parquet, .csv or .npz file or the directory of a Minari dataset.")
+        raise UserError(f"{path} does not exist; expected a .parquet, .csv or .npz file or the directory of a Minari dataset.")
     if not path.is_file() and not path.is_dir():
         raise UserError(f"{path} is neither a regular file nor a directory, expected one of them.")
     try:
@@ -68,7 +68,7 @@ def _format(path: Path) -> Any:
     if name is None and (path.is_dir() or path.suffix in (".hdf5", ".h5") or re.search(r"-v\d+$", path.name)):
         name = "minari_dataset"
     if name is None:
-        raise UserError(f"{path.name!r} says no format; expected was .parquet, .csv, .npz, or a Minari dataset such as drivers-v0.")
+        raise UserError(f"{path.name!r} says no format; expected .parquet, .csv, .npz, or a Minari dataset such as drivers-v0.")
     return importlib.import_module(f"psiphi.demos.{name}")
 
 

@@ -49,7 +49,7 @@ def _data_file(path: Path) -> Path:
     for data in (path / "data" / "main_data.hdf5", path / "main_data.hdf5"):
         if data.is_file():
             return data
-    raise UserError(f"{path} is no Minari dataset: expected was data/main_data.hdf5 in it.")
+    raise UserError(f"{path} is no Minari dataset: expected data/main_data.hdf5 in it.")
 
 
 def _metadata(path: Path, data: Path) -> dict[str, Any]:
@@ -146,15 +146,15 @@ class _Reader:
             action = action.reshape(len(action), -1) if action.ndim else np.zeros((0, 1))
         obs = self._observations(group)
         if action.ndim != 1 + self.continuous or not len(action):
-            text = f"the actions have shape {action.shape}, but expected was one integer per step"
+            text = f"the actions have shape {action.shape}, expected one integer per step"
             self.flaws.append(Flaw(self.rows, "actions of a wrong shape", text))
             action = np.zeros((1, 1)[: 1 + self.continuous])
         if shape is not None and obs.shape[1:] != shape:
-            text = f"an observation is of shape {obs.shape[1:]}, but expected was the shape of the first episode's, {shape}"
+            text = f"an observation is of shape {obs.shape[1:]}, expected the shape of the first episode's, {shape}"
             self.flaws.append(Flaw(self.rows, "mixed observation shapes", text))
             obs = np.zeros((len(action), *shape), obs.dtype)
         if len(obs) - len(action) not in (0, 1):
-            text = f"there are {len(obs)} observations and {len(action)} actions, but expected were as many or one more"
+            text = f"there are {len(obs)} observations and {len(action)} actions, expected as many or one more"
             self.flaws.append(Flaw(self.rows, "observations and actions that do not match", text))
             obs = np.zeros((len(action), *obs.shape[1:]), obs.dtype)
         if len(obs) > len(action) and not bool(group.attrs.get(FINAL, True)):
@@ -182,7 +182,7 @@ class _Reader:
             return self._pictures(array, tuple(shape))
         if array.dtype.kind not in "biuf" or array.ndim < 2:
             found = f"{array.dtype}{list(array.shape)}"
-            raise UserError(f"{self.path}: {data.name} is {found}, but expected were numbers with the axes [step, ...].")
+            raise UserError(f"{self.path}: {data.name} is {found}, expected numbers with the axes [step, ...].")
         return array
 
     def _pictures(self, frames: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -205,7 +205,7 @@ class _Reader:
         if space.get("type") in ("Box", "MultiDiscrete", "MultiBinary"):
             return 0, None, True
         if space.get("type") != "Discrete" or type(space.get("n")) is not int or type(space.get("start", 0)) is not int:
-            raise UserError(f"{self.path}: actions are of the kind {space.get('type')!r}, but expected were discrete ones.")
+            raise UserError(f"{self.path}: actions are of the kind {space.get('type')!r}, expected discrete ones.")
         return space.get("start", 0), space["n"], False
 
     def _space(self, name: str) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def _ids(file: str, role: str, values: list[Any], lengths: np.ndarray) -> Ids:
     missing = np.array([value is None or value == "" for value in values], bool)
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) > 1 or not kinds <= {str, int}:
-        raise UserError(f"{file}: the {role} ids are of the kinds {', '.join(sorted(k.__name__ for k in kinds))}; expected was str or int.")
+        raise UserError(f"{file}: the {role} ids are of the kinds {', '.join(sorted(k.__name__ for k in kinds))}; expected str or int.")
     dtype = np.int64 if kinds == {int} else object
     ids = coded(np.array([("" if dtype is object else 0) if value is None else value for value in values], dtype), missing)
     return Ids(np.repeat(ids.codes, lengths), ids.names)

@@ -132,7 +132,7 @@ def _rows(path: Path, arrays: dict[str, np.ndarray], columns: Columns, places: P
     lengths |= {name: arrays[name].shape[: 1 if len(places.action) == 1 else 2] for name in places.action}
     wrong = [name for name, shape in lengths.items() if shape != (len(obs),)]
     if wrong:
-        raise UserError(f"{file}: {wrong[0]!r} has shape {lengths[wrong[0]]}, but expected was ({len(obs)},) as there are so many rows.")
+        raise UserError(f"{file}: {wrong[0]!r} has shape {lengths[wrong[0]]}, expected ({len(obs)},) as there are so many rows.")
     meant = files.meant(file, _meaning(file, arrays), columns)
     action, action_columns = _actions(file, arrays, columns, places.action, len(obs))
     return Rows(
@@ -160,14 +160,12 @@ def _observations(file: str, arrays: dict[str, np.ndarray], names: tuple[str, ..
     if len(names) == 1 and arrays[names[0]].ndim != 1:
         obs = arrays[names[0]]
         if obs.dtype.kind not in "biuf" or obs.ndim < 2:
-            raise UserError(f"{file}: {names[0]!r} is {obs.dtype}{list(obs.shape)}, but expected were numbers with the axes [row, ...].")
+            raise UserError(f"{file}: {names[0]!r} is {obs.dtype}{list(obs.shape)}, expected numbers with the axes [row, ...].")
         return obs, _names(file, arrays, obs.shape[1:])
     for name in names:
         if arrays[name].dtype.kind not in "biuf" or arrays[name].ndim not in (1, 2) or len(arrays[name]) != len(arrays[names[0]]):
             found = f"{arrays[name].dtype}{list(arrays[name].shape)}"
-            raise UserError(
-                f"{file}: {name!r} is {found}, but expected were numbers with the axes [row, ...], {len(arrays[names[0]])} rows."
-            )
+            raise UserError(f"{file}: {name!r} is {found}, expected numbers with the axes [row, ...], {len(arrays[names[0]])} rows.")
     wide = {name: arrays[name].reshape(len(arrays[name]), -1) for name in names}
     called = [name if arrays[name].ndim == 1 else f"{name}_{i}" for name, array in wide.items() for i in range(array.shape[1])]
     return np.concatenate(list(wide.values()), axis=1), tuple(called)
@@ -215,7 +213,7 @@ def _cast(file: str, name: str, obs: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def _numbers(file: str, name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "biuf":
-        raise UserError(f"{file}: {name!r} is of type {array.dtype}, but expected were numbers.")
+        raise UserError(f"{file}: {name!r} is of type {array.dtype}, expected numbers.")
     return array.astype(np.float64)
 
 
@@ -237,13 +235,13 @@ def _ids(file: str, role: str, values: np.ndarray, names: np.ndarray | None) -> 
     if values.dtype.kind == "f":
         return whole_numbers(file, role, values)
     if values.dtype.kind not in "iu":
-        raise UserError(f"{file}: {role!r} is of type {values.dtype}, but expected were names or whole numbers.")
+        raise UserError(f"{file}: {role!r} is of type {values.dtype}, expected names or whole numbers.")
     return coded(values.astype(np.int64, copy=False))
 
 
 def _places(file: str, role: str, values: np.ndarray, names: int) -> np.ndarray:
     if values.dtype.kind not in "iu" or values.min(initial=0) < -1 or values.max(initial=-1) >= names:
-        raise UserError(f"{file}: {role!r} does not fit {role + '_names'!r}: expected were places in that list.")
+        raise UserError(f"{file}: {role!r} does not fit {role + '_names'!r}: expected places in that list.")
     return values.astype(np.int32)
 
 

@@ -97,7 +97,7 @@ class _Table:
         lists = types.is_fixed_size_list(arrow) or types.is_list(arrow) or types.is_large_list(arrow)
         value = arrow.value_type if lists else arrow
         if not (types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)):
-            raise UserError(f"{self.file}: the column {name!r} holds {arrow}, but expected were numbers{' in lists' if lists else ''}.")
+            raise UserError(f"{self.file}: the column {name!r} holds {arrow}, expected numbers{' in lists' if lists else ''}.")
         dtype = np.dtype(value.to_pandas_dtype())
         if not lists:
             return dtype
@@ -138,7 +138,7 @@ class _Table:
         missing = column.is_null().to_numpy(zero_copy_only=False)
         wrong = misfits(np.where(missing, 0, values), self.dtype)
         each = np.repeat(rows, len(values) // max(len(rows), 1))
-        self._flaw(each[missing], "not a number", f"{what} is missing, but expected was a number")
+        self._flaw(each[missing], "not a number", f"{what} is missing, expected a number")
         self._flaw(each[wrong], "does not fit its type", f"{what} does not fit into {self.dtype.name}")
         return np.where(missing | wrong, 0, values)
 
@@ -158,7 +158,7 @@ class _Table:
         width = flat.shape[1]
         good = lengths == width
         values = column.filter(_pyarrow()[0].array(good)).flatten()
-        text = f"the observation has {{}} entries, but expected were {width} as in the first row"
+        text = f"the observation has {{}} entries, expected {width} as in the first row"
         for i in np.flatnonzero(~good):
             self.flaws.append(Flaw(start + int(i), "mixed observation shapes", text.format(lengths[i])))
         flat[~good] = 0
@@ -223,7 +223,7 @@ class _IdColumn:
         elif types.is_integer(column.type) or types.is_floating(column.type):
             self._keep(here, column)
         else:
-            raise UserError(f"{self.file}: the {self.role} is of type {column.type}, but expected were names or whole numbers.")
+            raise UserError(f"{self.file}: the {self.role} is of type {column.type}, expected names or whole numbers.")
 
     def _keep(self, here: slice, column: Any) -> None:
         if self.values is None:

@@ -157,7 +157,7 @@ def whole_numbers(file: str, role: str, values: np.ndarray) -> Ids:
     broken = ~missing & (values != np.floor(values))
     if broken.any():
         found = values[np.flatnonzero(broken)[0]]
-        raise UserError(f"{file}: the {role} of row {np.flatnonzero(broken)[0]} is {found}, but expected was a name or a whole number.")
+        raise UserError(f"{file}: the {role} of row {np.flatnonzero(broken)[0]} is {found}, expected a name or a whole number.")
     return coded(np.where(missing, 0, values).astype(np.int64), missing)
 
 
@@ -291,7 +291,7 @@ def from_lists(
     }
     if len({len(column) for column in columns.values()}) > 1 or not len(agents):
         found = ", ".join(f"{len(column)} {name}" for name, column in columns.items())
-        raise UserError(f"Expected was one entry per episode, and at least one, but found were {found}.")
+        raise UserError(f"Expected one entry per episode, and at least one, but found {found}.")
     seen, acted, flaws, row = [], [], [], 0
     shape, dtype = _usual(observations)
     for some, done in zip(observations, actions, strict=True):
@@ -347,16 +347,16 @@ def _episode(some: Any, done: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, 
         flaws.append(
             (
                 "actions of a wrong shape",
-                f"the actions are {found}, but expected was one integer per step; psiphi.demos.Discretiser makes such",
+                f"the actions are {found}, expected one integer per step; psiphi.demos.Discretiser makes such",
             )
         )
         action = np.zeros(0 if obs is None else max(len(obs) - 1, 1))
     if obs is None or obs.shape[1:] != shape:
         found = "not an array of numbers" if obs is None else f"of shape {obs.shape[1:]}"
-        flaws.append(("mixed observation shapes", f"an observation is {found}, but expected was the shape of the first episode's, {shape}"))
+        flaws.append(("mixed observation shapes", f"an observation is {found}, expected the shape of the first episode's, {shape}"))
         obs = np.zeros((max(len(action), 1), *shape))
     if len(obs) - len(action) not in (0, 1) or not len(action):
-        text = f"there are {len(obs)} observations and {len(action)} actions, but expected were some actions and as many or one more"
+        text = f"there are {len(obs)} observations and {len(action)} actions, expected some actions and as many or one more"
         flaws.append(("observations and actions that do not match", text))
         obs = np.zeros((max(len(action), 1), *shape))
     return obs, np.concatenate([action.astype(np.float64), np.full(len(obs) - len(action), np.nan)]), flaws
@@ -373,7 +373,7 @@ def _repeated(values: PerEpisode, times: np.ndarray) -> Ids:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     kinds = {type(value) for value in plain if value is not None}
     if not kinds <= {str} and not kinds <= {int}:
-        raise UserError(f"Ids are of the kinds {', '.join(sorted(kind.__name__ for kind in kinds))}; expected were strings or integers.")
+        raise UserError(f"Ids are of the kinds {', '.join(sorted(kind.__name__ for kind in kinds))}; expected strings or integers.")
     missing = np.array([value is None or value == "" for value in plain])
     blank = "" if kinds <= {str} else 0
     ids = coded(np.array([blank if value is None else value for value in plain], object if kinds <= {str} else np.int64), missing)

@@ -91,7 +91,7 @@ class _Log(NamedTuple):
 def errors(rows: Rows, where: Layout) -> list[Problem]:
     """Everything that keeps a log out."""
     if not len(rows.action):
-        return [Problem("error", "nothing", rows.file, None, None, None, "there is no step in it, but expected was at least one")]
+        return [Problem("error", "nothing", rows.file, None, None, None, "there is no step in it, expected at least one")]
     episode_of = np.repeat(np.arange(len(where.agent)), np.diff(where.start))
     log = _Log(rows, where, episode_of, None if rows.t is None else where.column(rows.t))
     checks = (_missing_ids, _unreadable, _times, _actions, _groups, _ends, _finite)
@@ -164,11 +164,11 @@ def _actions(log: _Log) -> list[Problem]:
     if (text := continuous(log.rows)) is not None:
         return [*found, Problem("error", "continuous actions", log.rows.file, None, None, None, text)]
     broken = np.flatnonzero(~np.isnan(action) & ((action != np.floor(action)) | np.isinf(action)))
-    found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, but expected was an integer")
+    found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, expected an integer")
     most = LARGEST_ACTION if log.rows.num_actions is None else log.rows.num_actions - 1
     outside = np.flatnonzero((action == np.floor(action)) & ~np.isinf(action) & ((action < 0) | (action > most)))
     expected = f"0 to {most}"
-    found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, but expected was {expected}")
+    found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, expected {expected}")
     return found
 
 
@@ -203,7 +203,7 @@ def _ends(log: _Log) -> list[Problem]:
     last_step = last.copy()
     shut = raw.closing(log.rows, log.where)
     last_step[log.episode_of[shut]] -= 1
-    found, text = [], "{} more steps follow, but expected was none after the step at which the episode is {}"
+    found, text = [], "{} more steps follow, expected none after the step at which the episode is {}"
     for name, flags in (("terminated", log.rows.terminated), ("truncated", log.rows.truncated)):
         if flags is None:
             continue
@@ -225,7 +225,7 @@ def _finite(log: _Log) -> list[Problem]:
 
     def text(p: int) -> str:
         entry = int(np.flatnonzero(~np.isfinite(flat[log.row(p)]))[0])
-        return f"the observation's {log.rows.names[entry]!r} is {flat[log.row(p), entry]}, but expected was a finite number"
+        return f"the observation's {log.rows.names[entry]!r} is {flat[log.row(p), entry]}, expected a finite number"
 
     # Where the reader found no number at all, it has said so and put a NaN there.
     bad[[flaw.row for flaw in log.rows.flaws]] = False
@@ -243,7 +243,7 @@ def _finite(log: _Log) -> list[Problem]:
 def validate(demos: Demonstrations, file: str = "the demonstrations", thresholds: Thresholds | None = None) -> list[Problem]:
     """What a person should know of demonstrations before anybody learns from them; none of it keeps them out."""
     if not len(demos):
-        raise UserError(f"{file}: there is no step in it, but expected was at least one.")
+        raise UserError(f"{file}: there is no step in it, expected at least one.")
     limits = thresholds or Thresholds()
     prints = fingerprints(demos.obs)
     return [
