@@ -182,6 +182,8 @@ ALGORITHMS: dict[str, Algorithm] = {
             watches=_always,
             paid=_never,
             tells_apart=True,
+            imitates=together.imitates,
+            watches_always=True,
         ),
     )
 }
