@@ -47,7 +47,7 @@ def in_place(old: Config) -> Config:
         return of_model(old)
     if "setting" in old:  # PsiPhi-learning while it acts
         model = of_model(old["setting"])
-        rest = {name: value for name, value in old.items() if name != "setting"}
+        rest = {**{name: value for name, value in old.items() if name != "setting"}, "task": task_name(old["setting"]["ego_task"])}
         return {
             **{name: value for name, value in model.items() if name not in ("updates", "few_shot")},
             **rest,

@@ -46,10 +46,9 @@ def runner(preset: str, steps: int) -> Callable[[], int]:
 
     from psiphi.agents import itd
     from psiphi.envs import coingrid
-    from psiphi.experiments.coingrid import default_itd
     from psiphi.types import Pace
 
-    config = {"default": default_itd(), "paper": itd.paper()}[preset]
+    config = {"default": itd.ITDConfig(torso="egocentric"), "paper": itd.paper()}[preset]
     pace = Pace(num_envs=8, updates=6_000)
     agent = itd.make(config, coingrid.spec(coingrid.CoinGridConfig()), DEMONSTRATORS, pace)
     demos, rollout = random_data(steps, pace.num_envs)
