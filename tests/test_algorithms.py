@@ -92,6 +92,7 @@ SEES: list[tuple[Any, bool, bool]] = [
     (SQILConfig(env_reward=True), True, True),
     (GAILConfig(), True, False),
     (GAILConfig(control=True), False, False),
+    (ALGORITHMS["itd-dqn"].config(), True, False),
 ]
 
 

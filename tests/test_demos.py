@@ -167,15 +167,15 @@ def test_merge_refuses_what_does_not_fit():
 @pytest.mark.parametrize(
     ("observations", "actions", "options", "place", "said"),
     [
-        ([np.zeros((3, 2)), np.zeros((3, 4))], [[0, 1], [0, 1]], {}, ("b", 0, 0), "of shape (4,), but expected was the shape of the first"),
+        ([np.zeros((3, 2)), np.zeros((3, 4))], [[0, 1], [0, 1]], {}, ("b", 0, 0), "of shape (4,), expected the shape of the first"),
         ([np.zeros((3, 2)), [[1, 2], [3]]], [[0, 1], [0, 1]], {}, ("b", 0, 0), "not an array of numbers"),
         ([np.zeros((3, 2)), np.zeros((5, 2))], [[0, 1], [0, 1]], {}, ("b", 0, 0), "5 observations and 2 actions"),
         ([np.zeros((3, 2)), np.zeros((1, 2))], [[0, 1], []], {}, ("b", 0, 0), "1 observations and 0 actions"),
-        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [0, 1.5]], {}, ("b", 0, 1), "the action is 1.5, but expected was an integer"),
-        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [-1, 0]], {}, ("b", 0, 0), "the action is -1, but expected was 0 to 65535"),
-        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 3], [0, 1]], {"num_actions": 3}, ("a", 0, 1), "is 3, but expected was 0 to 2"),
+        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [0, 1.5]], {}, ("b", 0, 1), "the action is 1.5, expected an integer"),
+        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [-1, 0]], {}, ("b", 0, 0), "the action is -1, expected 0 to 65535"),
+        ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 3], [0, 1]], {"num_actions": 3}, ("a", 0, 1), "is 3, expected 0 to 2"),
         ([np.zeros((3, 2)), np.zeros((3, 2))], [[0, 1], [[0], [1]]], {}, ("b", 0, 0), "the actions are an array of shape (2, 1)"),
-        ([np.zeros((3, 2)), np.full((3, 2), np.nan)], [[0, 1], [0, 1]], {}, ("b", 0, 0), "'0' is nan, but expected was a finite number"),
+        ([np.zeros((3, 2)), np.full((3, 2), np.nan)], [[0, 1], [0, 1]], {}, ("b", 0, 0), "'0' is nan, expected a finite number"),
     ],
 )
 def test_lists_that_cannot_be_used(observations, actions, options, place, said):
@@ -341,9 +341,9 @@ def test_a_discrete_observation_becomes_one_hot_and_actions_count_from_zero():
 @pytest.mark.parametrize(
     ("spaces", "said"),
     [
-        ((gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Box(0, 1, (1,))), "actions are Box.* expected were discrete"),
+        ((gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Box(0, 1, (1,))), "actions are Box.* expected discrete"),
         ((gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (2,))), gymnasium.spaces.Discrete(2)), "parts 'a'; one has to be chosen"),
-        ((gymnasium.spaces.Text(5), gymnasium.spaces.Discrete(2)), "expected were arrays of numbers"),
+        ((gymnasium.spaces.Text(5), gymnasium.spaces.Discrete(2)), "expected arrays of numbers"),
     ],
 )
 def test_environments_that_cannot_be_recorded(spaces, said):

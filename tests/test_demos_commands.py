@@ -41,19 +41,19 @@ def test_inspecting_a_file_needs_no_jax(log):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["look"], "psiphi demos was given 'look'; expected was inspect, validate, convert, record"),
+        (["look"], "psiphi demos was given 'look'; expected inspect, validate, convert, record"),
         (["inspect"], "Missing from psiphi demos inspect"),
         (["inspect", "none.csv"], "none.csv does not exist"),
         (["inspect", "none.csv", "--colour", "red"], "--colour"),
-        (["record", "CartPole-v1", "x.npz", "--policy", "wise"], "'wise' is no policy; expected was random, constant:0 to constant:1"),
+        (["record", "CartPole-v1", "x.npz", "--policy", "wise"], "'wise' is no policy; expected random, constant:0 to constant:1"),
         (["record", "CartPole-v1", "x.npz", "--policy", "constant:2"], "'constant:2' is no policy"),
         (["record", "CartPole-v1", "x.npz", "--policy", "sticky:x"], "'sticky:x' is no policy"),
         (["record", "CartPole-v1", "x.npz", "--policy", "exact:R"], "possible on psiphi/CoinGrid-v0 only, not on 'CartPole-v1'"),
         (["record", "psiphi/CoinGrid-v0", "x.npz", "--policy", "exact:blue"], "'blue' is not a CoinGrid task"),
-        (["record", "CartPole-v1", "x.npz", "--policy", "random", "random"], "expected were different ones"),
+        (["record", "CartPole-v1", "x.npz", "--policy", "random", "random"], "expected different ones"),
         (["record", "os:system", "x.npz"], "'os:system' would import a module"),
         (["record", "Nowhere-v0", "x.npz"], "The environment 'Nowhere-v0' cannot be made"),
-        (["record", "Pendulum-v1", "x.npz"], "actions are Box.* expected were discrete ones"),
+        (["record", "Pendulum-v1", "x.npz"], "actions are Box.* expected discrete ones"),
         (["record", "CartPole-v1", "x.npz", "--episodes", "0"], "episodes is 0, expected at least 1"),
         (["record", "CartPole-v1", "x.docx", "--episodes", "1"], "'x.docx' says no format"),
     ],
@@ -93,8 +93,8 @@ def test_validate_says_no_and_lists_everything(log, capsys):
     with pytest.raises(UserError, match="log.csv cannot be used: 2 errors, 0 warnings"):
         run(["validate", str(log)])
     assert capsys.readouterr().out.splitlines() == [
-        f"error: {log}: agent 'ann', episode 0, step 4: the action is 0.5, but expected was an integer.",
-        f"error: {log}: agent 'bob', episode 0, step 9: the observation's 'x' is nan, but expected was a finite number.",
+        f"error: {log}: agent 'ann', episode 0, step 4: the action is 0.5, expected an integer.",
+        f"error: {log}: agent 'bob', episode 0, step 9: the observation's 'x' is nan, expected a finite number.",
     ]
     with pytest.raises(UserError, match="2 errors"):
         run(["validate", str(log), "--json"])

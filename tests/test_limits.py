@@ -51,7 +51,7 @@ def test_one_agent_with_many_steps_among_many_agents_is_refused_before_it_is_pad
 
 
 def test_one_large_action_is_refused_by_its_place():
-    with pytest.raises(UserError, match="agent 'a', episode 0, step 1: the action is 2147483647, but expected was 0 to 65535"):
+    with pytest.raises(UserError, match="agent 'a', episode 0, step 1: the action is 2147483647, expected 0 to 65535"):
         Demonstrations.from_lists([np.zeros((3, 2))], [[0, 2**31 - 1]], ["a"])
 
 

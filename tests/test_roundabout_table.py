@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from psiphi import report
-from psiphi.agents import dqn
+from psiphi.agents import dqn, together
 from psiphi.envs import roundabout as world_module
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
 from psiphi.experiments import cells, comparisons, paper, reproduce, roundabout
 from psiphi.experiments.paper import ROUNDABOUT
 from psiphi.experiments.roundabout import Setting
-from psiphi.types import Demonstration, Demos, EnvSpec
+from psiphi.types import Demonstration, Demos, EnvSpec, Pace
 
 TABLE_1 = paper.EXPERIMENTS["table-1"]
 WORLD = RoundaboutConfig()
@@ -111,7 +111,7 @@ def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner():
 
 def test_learners_rollouts_are_remembered_side_by_side():
     rollout = roundabout.Transition(*(jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)[..., : 5 if i == 0 else 1] for i in range(6)))
-    joined = roundabout.side_by_side(rollout)
+    joined = together.side_by_side(rollout)
     assert joined.obs.shape == (3, 8, 5)
     np.testing.assert_array_equal(joined.obs[1, 5], rollout.obs[1, 1, 1])  # time 1 of the second learner's second environment
 
@@ -130,13 +130,14 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
     )
     shown = Demos(step, jnp.array([5]))
 
-    pace = roundabout.Pace(num_envs=4)
+    pace = Pace(num_envs=4)
 
     @jax.jit
     def learned():
         agent = dqn.make(config, spec, 0, pace)
-        wanted = lambda obs, action: jnp.where(action == 1, 2.0, -1.0)  # noqa: E731
-        update = lambda state, key: (roundabout.on_both(config, spec, pace, state, shown, wanted, key), None)  # noqa: E731
+        how = together.learning(config, spec, pace)
+        wanted = lambda steps: jnp.where(steps.action == 1, 2.0, -1.0)  # noqa: E731
+        update = lambda state, key: (together.on_both(how, state, shown, wanted, key)[0], None)  # noqa: E731
         start = agent.observe(agent.init(jax.random.key(0), None), own)
         return jax.lax.scan(update, start, jax.random.split(jax.random.key(1), 200))[0].net(jnp.ones((1, 3)))
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
-from psiphi.agents import bc, dqn, gail, itd, ppo, psiphi, sqil
+from psiphi.agents import bc, dqn, gail, itd, ppo, psiphi, sqil, together
 from psiphi.errors import UserError
 from psiphi.types import Agent, EnvSpec
 
@@ -48,7 +48,8 @@ class Algorithm(NamedTuple):
     net: Callable[[Any, EnvSpec, int, Array], Any]
     """``net(config, spec, num_demonstrators, key)``: what is deployed, untrained; for shapes when a file is read."""
     deployed: Callable[[Any, Any], Any]
-    """``deployed(config, state)``: what is kept of a training."""
+    """``deployed(config, state)``: what is kept of a training: ITD's and PsiPhi's network, an `ActionNet` (of BC, one per demonstrator,
+    stacked), or both."""
     watches: Callable[[Any], bool]
     """Whether, with this config, it learns from demonstrations."""
     paid: Callable[[Any], bool]
@@ -170,6 +171,19 @@ ALGORITHMS: dict[str, Algorithm] = {
             rollout_length=lambda config: config.rollout_length,
             replays=False,
             judged_at=lambda config: config.temperature,
+        ),
+        Algorithm(
+            "itd-dqn",
+            "ITD and a DQN per demonstrator, which is paid what ITD infers, learning together; the world's rewards are not read.",
+            together.TogetherConfig,
+            together.make,
+            net=together.initial_nets,
+            deployed=together.deployed,
+            watches=_always,
+            paid=_never,
+            tells_apart=True,
+            imitates=together.imitates,
+            watches_always=True,
         ),
     )
 }

@@ -134,6 +134,17 @@ def deployed(config: TogetherConfig, state: State) -> tuple[PsiPhiNet, ActionNet
     return itd.deployed(config.itd, state.itd), jax.vmap(partial(dqn.deployed, config.dqn))(state.learners)
 
 
+def imitates(config: TogetherConfig, state: State, k: int) -> Callable[[Array, Array], Array]:
+    """The policy of demonstrator k's learner in a training state."""
+    net = jax.tree.map(lambda x: x[k], deployed(config, state)[1])
+
+    def policy(obs: Array, key: Array) -> Array:
+        del key
+        return jnp.argmax(net(obs), axis=-1)
+
+    return policy
+
+
 def make(config: TogetherConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:
     """ITD with a DQN per demonstrator as one agent. The environments are dealt to the learners in equal blocks; judged, in turn."""
     check(config, num_demonstrators, pace)

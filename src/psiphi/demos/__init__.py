@@ -10,6 +10,8 @@ Nothing here needs JAX until `to_demos`, and nothing needs pyarrow, h5py or Mina
 
 from psiphi.demos.columns import Columns
 from psiphi.demos.demonstrations import Demonstrations, Trajectory
+from psiphi.demos.discretiser import Discretiser, Recipe
 from psiphi.demos.problems import DemonstrationsError, Problem
+from psiphi.demos.tracks import Motion, from_tracks
 
-__all__ = ["Columns", "Demonstrations", "DemonstrationsError", "Problem", "Trajectory"]
+__all__ = ["Columns", "Demonstrations", "DemonstrationsError", "Discretiser", "Motion", "Problem", "Recipe", "Trajectory", "from_tracks"]

@@ -5,7 +5,7 @@ import fnmatch
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -27,15 +27,18 @@ class Columns:
     """Which column is what. The defaults are the names that psiphi writes."""
 
     agent: str = "agent"
-    """Who acts: names or whole numbers. In a Minari dataset, the episode metadata that says who."""
+    """Who acts: names or whole numbers; several columns, separated by commas, are one key, "none" is one agent for all. In a Minari
+    dataset, the episode metadata that says who."""
     episode: str = "episode"
-    """Which of the agent's episodes: names or whole numbers."""
+    """Which of the agent's episodes: names or whole numbers; several columns, separated by commas, are one key ("scene,car")."""
     t: str = "t"
     """Time within the episode: steps, frames or seconds, evenly spaced. Without such a column the order of the rows counts."""
     obs: str = "obs,obs_*"
-    """The observation: names or patterns, separated by commas ("x,y,speed", "lidar_*"). In a Minari dataset of dictionaries, the key."""
+    """The observation: names or patterns, separated by commas ("x,y,speed", "lidar_*"). Where no column is called
+    obs or obs_..., all columns of numbers without another role. In a Minari dataset of dictionaries, the key."""
     action: str = "action"
-    """A whole number from 0. Missing in the last row of an episode: that row is only the observation after the last step."""
+    """A whole number from 0; for psiphi demos discretise, any numbers, columns separated by commas. Missing in the last row of an episode:
+    that row is only the observation after the last step."""
     terminated: str = "terminated"
     """True at the step after which the task was over. May be missing."""
     truncated: str = "truncated"
@@ -47,18 +50,24 @@ class Columns:
     dtype: str | None = None
     """The type of the observations; as in the file if that is float32, float16, bool or an integer of up to 16 bits, else float32."""
 
+    group: str = "keep_together"
+    """Episodes with the same entry here are never split between what is shown and what is held out. May be missing."""
+
     def __post_init__(self):
         configs.check(self)
         if self.dtype is not None and self.dtype not in KEPT | {"int32", "float64"}:
-            raise UserError(f"dtype is {self.dtype!r}, but expected was one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
+            raise UserError(f"dtype is {self.dtype!r}, expected one of {', '.join(sorted(KEPT | {'int32', 'float64'}))}.")
 
 
 class Found(NamedTuple):
     """Which columns of a file are what: names in the file, None where a column that may be missing is."""
 
-    agent: str
-    episode: str
-    action: str
+    agent: tuple[str, ...]
+    """Of several columns, the key is all of them together; none: one agent."""
+    episode: tuple[str, ...]
+    group: tuple[str, ...]
+    action: tuple[str, ...]
+    """One, unless actions are continuous or composed; none, if nobody asked for any."""
     obs: tuple[str, ...]
     """In the order of the observation's entries."""
     t: str | None
@@ -75,33 +84,57 @@ class Found(NamedTuple):
     def read(self) -> list[str]:
         """Every column that has to be read."""
         optional = [name for name in (self.t, self.terminated, self.truncated) if name is not None]
-        return [self.agent, self.episode, self.action, *optional, *self.obs]
+        return list(dict.fromkeys([*self.ids, *self.action, *optional, *self.obs]))
+
+    @property
+    def ids(self) -> list[str]:
+        """Every column of names."""
+        return list(dict.fromkeys([*self.agent, *self.episode, *self.group]))
 
 
-def find(file: str, present: Sequence[str], columns: Columns) -> Found:
+Numeric = Callable[[Sequence[str]], Sequence[str]]
+"""Which of these columns hold numbers."""
+
+
+def find(file: str, present: Sequence[str], columns: Columns, numeric: Numeric = lambda names: names) -> Found:
     """Match the wanted columns with those that are there."""
     limits.check_most(f"{file} has too many columns", len(present), limits.MOST_COLUMNS)
     twice = sorted(name for name, count in collections.Counter(present).items() if count > 1)
     if twice:
-        raise UserError(f"{file} has two columns called {twice[0]!r}; expected were different names.")
-    for role in ("agent", "episode", "action"):
-        if (name := getattr(columns, role)) not in present:
-            raise UserError(f"{file} has no column {name!r} for the {role}; its columns are {listed(present)}; --{role} names it.")
+        raise UserError(f"{file} has two columns called {twice[0]!r}; expected different names.")
+    agent, episode, action, group = (keys(file, present, columns, role) for role in ("agent", "episode", "action", "group"))
     for role in ("t", "terminated", "truncated"):
         name, usual = getattr(columns, role), Columns.__dataclass_fields__[role].default
         if name not in present and name != usual:
             raise UserError(f"{file} has no column {name!r} for {role}; its columns are {listed(present)}.")
     t, terminated, truncated = (name if name in present else None for name in (columns.t, columns.terminated, columns.truncated))
-    used = {columns.agent, columns.episode, columns.action, t, terminated, truncated}
-    obs = _matching(file, [name for name in present if name not in used], columns.obs)
+    used = {*agent, *episode, *action, *group, t, terminated, truncated}
+    obs, notes = matching(file, [name for name in present if name not in used], columns.obs, numeric)
     ordered, shape, names = _grid(obs)
     chosen = used | set(obs)
-    notes = left_out(file, [name for name in present if name not in chosen])
-    return Found(columns.agent, columns.episode, columns.action, ordered, t, terminated, truncated, shape, names, notes)
+    notes += left_out(file, [name for name in present if name not in chosen])
+    return Found(agent, episode, group, action, ordered, t, terminated, truncated, shape, names, notes)
 
 
-def _matching(file: str, free: list[str], patterns: str) -> list[str]:
-    """The columns that a list of names and patterns means, in its order and then the file's."""
+def keys(file: str, present: Sequence[str], columns: Columns, role: str) -> tuple[str, ...]:
+    """The columns that a role names: one, several that are separated by commas, or none."""
+    wanted = getattr(columns, role)
+    if wanted in present:
+        return (wanted,)
+    if not wanted or (wanted == "none" and role != "action") or (role == "group" and wanted == Columns.group):
+        return ()
+    names = tuple(part.strip() for part in wanted.split(",") if part.strip())
+    for name in names:
+        if name not in present:
+            raise UserError(f"{file} has no column {name!r} for the {role}; its columns are {listed(present)}; --{role} names it.")
+    return tuple(dict.fromkeys(names))
+
+
+def matching(file: str, free: list[str], patterns: str, numeric: Numeric) -> tuple[list[str], tuple[str, ...]]:
+    """The columns that a list of names and patterns means, in its order and then the file's; and what there is to say of them.
+
+    Where nobody said which, and none has the usual name, they are all columns of numbers but rewards.
+    """
     found: dict[str, None] = {}
     usual = patterns == Columns.obs
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -109,9 +142,12 @@ def _matching(file: str, free: list[str], patterns: str) -> list[str]:
         if not matches and not usual:
             raise UserError(f"{file} has no column that {pattern!r} could mean; the columns left for the observation are {listed(free)}.")
         found |= dict.fromkeys(matches)
-    if not found:
+    if found:
+        return list(found), ()
+    numbers = list(numeric([name for name in free if name.lower() not in REWARDS])) if usual else []
+    if not numbers:
         raise UserError(f"{file} has no column of observations called obs or obs_...; it has {listed(free)}; --obs says which they are.")
-    return list(found)
+    return numbers, (f"{file}: the observation is {listed(numbers)}, the columns of numbers without another role; --obs chooses others.",)
 
 
 def _grid(columns: list[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]:

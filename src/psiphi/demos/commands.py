@@ -2,11 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 from psiphi import printable
@@ -14,17 +15,20 @@ from psiphi.arguments import parsed
 from psiphi.configs import Count, Positive, Seed, Share
 from psiphi.demos import files, validate
 from psiphi.demos import summary as summaries
-from psiphi.demos.columns import Columns
+from psiphi.demos.columns import Columns, listed
 from psiphi.demos.demonstrations import Demonstrations
-from psiphi.demos.problems import DemonstrationsError, Problem
+from psiphi.demos.discretiser import Discretiser, Recipe
+from psiphi.demos.problems import DemonstrationsError, Problem, summed
+from psiphi.demos.rows import no_action
+from psiphi.demos.tracks import Motion, discretised, from_tracks
 from psiphi.errors import UserError
 
 Mapped = Annotated[Columns, tyro.conf.arg(name="")]
 """The fields of `Columns` as flags of their own: ``--agent driver --obs x,y,speed``."""
 
 COINGRID = "psiphi/CoinGrid-v0"
-SHOWN = 200
-"""Problems printed; JSON has them all."""
+SHOWN = 20
+"""Agents in a table; JSON has them all."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,11 @@ def check(config: Validate) -> None:
     if config.json:
         print(json.dumps({"file": str(config.file), "problems": [problem._asdict() for problem in problems], "notes": list(notes)}))
     else:
-        for problem in problems[:SHOWN]:
-            print(printable.sentence(f"{problem.severity}: {problem}"))
-        if len(problems) > SHOWN:
-            print(f"... and {len(problems) - SHOWN} more; --json lists them all.")
+        said = summed(problems)
+        for sentence in said:
+            print(printable.sentence(sentence))
+        if len(said) < len(problems):
+            print("--json lists each of them.")
         _say(notes)
     if errors:
         raise UserError(f"{config.file} cannot be used: {_counted(errors, 'error')}, {_counted(len(problems) - errors, 'warning')}.")
@@ -131,7 +136,7 @@ class Record:
 
 def record(config: Record) -> None:
     if not config.policy or len(set(config.policy)) < len(config.policy):
-        raise UserError(f"The policies are {' '.join(config.policy) or 'none'}, but expected were different ones, as they name the agents.")
+        raise UserError(f"The policies are {' '.join(config.policy) or 'none'}, expected different ones, as they name the agents.")
     files.check_name(config.out)
     parts = [_recorded(config, name, config.seed + 1_000_003 * i) for i, name in enumerate(config.policy)]
     demos = parts[0].merge(*parts[1:])
@@ -149,7 +154,7 @@ def _recorded(config: Record, name: str, seed: int) -> Demonstrations:
     if kind == "exact":
         return _exact(config, name, value, seed)
     if ":" in config.env:
-        raise UserError(f"{config.env!r} would import a module; expected was the id of an environment that is registered already.")
+        raise UserError(f"{config.env!r} would import a module; expected the id of an environment that is registered already.")
     try:
         env = gymnasium.make(config.env)
     except (gymnasium.error.Error, ImportError) as error:
@@ -175,7 +180,7 @@ def _policy(kind: str, value: str, num_actions: int, seed: int, name: str) -> An
     except ValueError:
         pass
     raise UserError(
-        f"{name!r} is no policy; expected was random, constant:0 to constant:{num_actions - 1}, sticky:0 to sticky:1, or exact:TASK."
+        f"{name!r} is no policy; expected random, constant:0 to constant:{num_actions - 1}, sticky:0 to sticky:1, or exact:TASK."
     )
 
 
@@ -193,19 +198,114 @@ def _exact(config: Record, name: str, task: str, seed: int) -> Demonstrations:
     return Demonstrations.from_demos(recording.demos, recording.episode, [name], coingrid.NUM_ACTIONS)
 
 
+@dataclass(frozen=True)
+class Discretise:
+    """Make continuous actions discrete: cluster them, as in the paper, and write what each action stands for into the file."""
+
+    source: tyro.conf.Positional[Path]
+    """What to read."""
+    out: tyro.conf.Positional[Path]
+    """What to write: .parquet, .csv, .npz, or a directory such as drivers-v0 for Minari. What is there is replaced."""
+    columns: Mapped = field(default_factory=Columns)
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    like: Path | None = None
+    """A file of demonstrations with discretised actions: use the same ones, instead of clustering anew."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+def discretise(config: Discretise) -> None:
+    files.check_name(config.out)
+    cut = config.recipe if config.like is None else _discretiser(config.like)
+    rows = files.read_rows(config.source, config.columns, progress=not config.json)
+    demos = validate.checked(discretised(rows, cut))
+    _say(demos.notes)
+    files.write(demos, config.out, progress=not config.json)
+    assert demos.discretiser is not None
+    _actions_made(config.out, demos, demos.discretiser.variance_kept(rows.action[~no_action(rows.action)]), config.json)
+
+
+def _discretiser(path: Path) -> Discretiser:
+    found = files.read(path, Columns()).discretiser
+    if found is None:
+        raise UserError(f"{path} does not say what its actions stand for, expected a file that psiphi demos discretise wrote.")
+    return found
+
+
+@dataclass(frozen=True)
+class FromTracks:
+    """Turn positions of moving agents into demonstrations: what each saw of the others, and how it changed its motion."""
+
+    source: tyro.conf.Positional[Path]
+    """A .parquet, .csv or .npz file with a row for each agent and time."""
+    out: tyro.conf.Positional[Path]
+    """What to write: .parquet, .csv, .npz, or a directory such as drivers-v0 for Minari. What is there is replaced."""
+    id: str = "id"
+    """The column that says who moves; several columns, separated by commas, are one key."""
+    scene: str = "none"
+    """The column of the recording, match or arena: who is not in the same one is not seen."""
+    t: str = "t"
+    """The column of the time."""
+    x: str = "x"
+    y: str = "y"
+    heading: str = ""
+    """The column of the heading, in radians; without it, where an agent last went."""
+    obs: str = ""
+    """Further columns that the agent sees, separated by commas."""
+    agent: str = ""
+    """The column that says whose wants are asked for, if that is not who moves; "none": one agent for all."""
+    group: str = ""
+    """Episodes with the same entry in this column are never split between what is shown and what is held out."""
+    motion: Annotated[Motion, tyro.conf.arg(name="")] = field(default_factory=Motion)
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    like: Path | None = None
+    """A file of demonstrations with discretised actions: use the same ones, instead of clustering anew."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+def tracks(config: FromTracks) -> None:
+    files.check_name(config.out)
+    names = {name: getattr(config, name) for name in ("id", "scene", "t", "x", "y", "heading", "obs", "agent", "group")}
+    cut = config.recipe if config.like is None else _discretiser(config.like)
+    kept: dict[str, float] = {}
+    demos = from_tracks(config.source, **names, motion=config.motion, actions=cut, kept=kept, progress=not config.json)
+    _say((*demos.notes, f"The observation is {listed(demos.names, most=8)}."))
+    files.write(demos, config.out, progress=not config.json)
+    _actions_made(config.out, demos, kept, config.json)
+
+
+def _actions_made(out: Path, demos: Demonstrations, kept: dict[str, float], as_json: bool) -> None:
+    """How well discrete actions stand for the continuous ones, and how often each is taken."""
+    assert demos.discretiser is not None
+    count = np.bincount(demos.action, minlength=demos.num_actions)
+    if as_json:
+        found = {"file": str(out), "steps": len(demos), "agents": len(demos.agents), "variance_kept": kept, "taken": count.tolist()}
+        print(json.dumps(found | {"discretiser": demos.discretiser.to_dict()}))
+        return
+    print(printable.sentence(f"{out}: {_counted(len(demos), 'step')} of {_counted(len(demos.agents), 'agent')}."))
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in kept.items() if name != "total")
+    print(printable.sentence(f"Variance kept: {kept['total']:.1%} ({shares})."))
+    _console().print(_named_actions(demos.action_names, count, demos.discretiser))
+
+
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "inspect": (Inspect, inspect),
     "validate": (Validate, check),
     "convert": (Convert, convert),
     "record": (Record, record),
+    "discretise": (Discretise, discretise),
+    "from-tracks": (FromTracks, tracks),
 }
 
-HELP = """usage: psiphi demos {inspect,validate,convert,record} [OPTIONS]
+HELP = """usage: psiphi demos {inspect,validate,convert,record,discretise,from-tracks} [OPTIONS]
 
-  inspect FILE        agents, episodes, lengths, actions, coverage, duplicates
-  validate FILE       everything that is wrong or doubtful, with agent, episode and step
-  convert IN OUT      from one format to another: .parquet, .csv, .npz, a Minari dataset
-  record ENV OUT      demonstrations of simple policies in a Gymnasium environment
+  inspect FILE         agents, episodes, lengths, actions, coverage, duplicates
+  validate FILE        everything that is wrong or doubtful, with agent, episode and step
+  convert IN OUT       from one format to another: .parquet, .csv, .npz, a Minari dataset
+  discretise IN OUT    a few discrete actions for continuous ones: --action acc,lat --k 9
+  from-tracks IN OUT   positions of moving agents as demonstrations: --id car --scene sc --t t --x x --y y
+  record ENV OUT       demonstrations of simple policies in a Gymnasium environment
 
 psiphi demos convert --help lists how columns of other names are found."""
 
@@ -217,7 +317,7 @@ def run(arguments: list[str]) -> None:
         print(HELP)
         return
     if name not in COMMANDS:
-        raise UserError(f"psiphi demos was given {name!r}; expected was {', '.join(COMMANDS)}, see psiphi demos --help.")
+        raise UserError(f"psiphi demos was given {name!r}; expected {', '.join(COMMANDS)}, see psiphi demos --help.")
     kind, command = COMMANDS[name]
     command(parsed(kind, rest, f"psiphi demos {name}"))
 
@@ -254,10 +354,15 @@ def _tables(file: str, found: dict[str, Any]) -> list[Any]:
         "observations": f"{found['obs_dtype']}{found['obs_shape']}, {found['distinct_observations']:,} different ones",
         "actions": str(found["num_actions"]),
         "copied episodes": f"{found['copied_episodes']:,}",
+        **({"groups": f"{found['groups']:,}, never split"} if found["groups"] else {}),
     }
     for name, value in rows.items():
         whole.add_row(name, value)
-    return [whole, _agents(found), _actions(found), *([_columns(found)] if found["columns"] else [])]
+    tables = [whole, _agents(found), _actions(found)]
+    if found["action_names"] is not None:
+        count = np.sum([row["actions"] for row in found["by_agent"]], axis=0)
+        tables.append(_named_actions(found["action_names"], count, None))
+    return [*tables, *([_columns(found)] if found["columns"] else [])]
 
 
 def _agents(found: dict[str, Any]) -> Any:
@@ -271,21 +376,45 @@ def _agents(found: dict[str, Any]) -> Any:
             f"{row['distinct_observations']:,}",
             f"{100 * row['shared_with_others']:.0f}%",
         ]
-        for row in found["by_agent"]
+        for row in _largest(found)
     ]
     table = _table("By agent", ["agent", "episodes", "steps", "length", "ended", "distinct", "shared"], rows)
+    more = len(found["by_agent"]) - SHOWN
     table.caption = "length: median; ended: terminated episodes; distinct: observations; shared: of its steps, where others have been too"
+    table.caption = f"and {more:,} agents with fewer steps, which --json lists\n{table.caption}" if more > 0 else table.caption
     return table
+
+
+def _largest(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """All agents, or those with most steps."""
+    every = found["by_agent"]
+    return every if len(every) <= SHOWN else sorted(every, key=lambda row: -row["steps"])[:SHOWN]
 
 
 def _actions(found: dict[str, Any]) -> Any:
     most = 16
     headings = ["agent", *map(str, range(min(found["num_actions"], most))), *(["..."] if found["num_actions"] > most else [])]
     rows = []
-    for row in found["by_agent"]:
+    for row in _largest(found):
         shares = [f"{100 * n / max(row['steps'], 1):.0f}%" for n in row["actions"]]
         rows.append([repr(row["agent"]), *shares[:most], *([""] if len(shares) > most else [])])
-    return _table("Actions", headings, rows)
+    table = _table("Actions", headings, rows)
+    more = len(found["by_agent"]) - SHOWN
+    table.caption = f"and {more:,} agents with fewer steps" if more > 0 else None
+    return table
+
+
+def _named_actions(names: Sequence[str], count: np.ndarray, cut: Discretiser | None) -> Any:
+    """The actions by name: how often each is taken and, where it is known, what it stands for."""
+    most = 64
+    shares = count / max(int(count.sum()), 1)
+    values = np.zeros((len(names), 0)) if cut is None else cut.centroids
+    rows = []
+    for a in range(min(len(names), most)):
+        rows.append([f"{a}", printable.terminal(names[a]), f"{shares[a]:.1%}", *(f"{value:.4g}" for value in values[a])])
+    table = _table("What the actions are", ["action", "name", "taken", *(() if cut is None else cut.columns)], rows)
+    table.caption = f"and {len(names) - most:,} more actions" if len(names) > most else None
+    return table
 
 
 def _columns(found: dict[str, Any]) -> Any:
@@ -299,7 +428,7 @@ def _table(title: str, headings: list[str], rows: list[list[str]]) -> Any:
 
     table = Table(title=title, title_justify="left", caption_justify="left")
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", overflow="fold")
+        table.add_column(heading, justify="left" if i == 0 or heading == "name" else "right", overflow="fold")
     for first, *rest in rows:
-        table.add_row(Text(printable.terminal(first)), *rest)  # a name is never read as markup
+        table.add_row(Text(printable.terminal(first)), *map(Text, rest))  # a name is never read as markup
     return table

@@ -2,22 +2,28 @@
 
 import csv
 import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from psiphi import limits, printable
+from psiphi import disk, limits, printable
 from psiphi import progress as display
 from psiphi.demos import files
 from psiphi.demos.columns import Columns, Found, find, misfits
 from psiphi.demos.demonstrations import Demonstrations, flattened
-from psiphi.demos.rows import Coder, Flaw, Rows
+from psiphi.demos.rows import Coder, Flaw, Rows, combined, together
 from psiphi.errors import UserError
 
 LINES, CELLS = 20_000, 2_000_000
 """Lines, and cells, read together."""
 MOST_FLAWS = 100_000
 """After so many unreadable cells the rest of them is not listed."""
+PREAMBLE = "# psiphi "
+"""Before the header, and only where actions have names: what they mean, in JSON."""
+PEEKED = 1_000
+"""Lines by which it is seen which columns hold numbers."""
 TRUE, FALSE = {"true", "t", "yes", "1", "1.0"}, {"false", "f", "no", "0", "0.0", ""}
 
 
@@ -40,15 +46,21 @@ def _lines(path: Path) -> int:
 
 
 def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows:
-    header = file.readline(limits.MOST_HEADER_BYTES + 1)
-    limits.check_most(f"{path} has too long a first line, in characters", len(header), limits.MOST_HEADER_BYTES)
+    header, said = _line(path, file), {}
+    if header.startswith(PREAMBLE):
+        header, said = _line(path, file), disk.parsed(header.removeprefix(PREAMBLE).encode(), f"{path}, line 1")
+        if not isinstance(said, dict):
+            raise UserError(f"{path} is damaged: its first line is not an object in JSON.")
     delimiter = next((mark for mark in ",;\t" if mark in header), ",")
     present = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
-    found = find(str(path), present, columns)
+    limits.check_most(f"{path} has too many columns", len(present), limits.MOST_COLUMNS)
     reader = csv.reader(file, delimiter=delimiter)
+    peeked = list(itertools.islice(reader, max(min(PEEKED, CELLS // max(len(present), 1)), 1)))
+    found = find(str(path), present, columns, lambda names: [name for name in names if _numeric(peeked, present.index(name))])
     # A row takes a byte for each of its fields; of rows with fewer there may be some, but not many.
     most = min(most, path.stat().st_size // len(present) + limits.MOST_WRONG_ROWS + 2)
     table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"))
+    reader = itertools.chain(peeked, reader)
     empty, at_once = 0, max(min(LINES, CELLS // len(present)), 1)
     with display.shown(f"reading {path.name}", done=0, total=most, enabled=progress) as bar:
         while lines := list(itertools.islice(reader, at_once)):
@@ -58,7 +70,22 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
             table.add(some)
             bar.advance(min(table.rows, most - 1), {})
         bar.advance(most, {})
-    return table.result(columns)
+    return table.result(columns, files.meant(str(path), said, columns))
+
+
+def _line(path: Path, file) -> str:
+    line = file.readline(limits.MOST_HEADER_BYTES + 1)
+    limits.check_most(f"{path} has too long a first line, in characters", len(line), limits.MOST_HEADER_BYTES)
+    return line
+
+
+def _numeric(lines: list[list[str]], place: int) -> bool:
+    """Whether a column holds numbers, by its first cells; empty ones say nothing."""
+    cells = [line[place] for line in lines if place < len(line) and line[place].strip()]
+    try:
+        return bool(cells) and _plain("".join(cells)) and np.array(cells, np.float64).ndim == 1
+    except ValueError:
+        return False
 
 
 class _Table:
@@ -69,9 +96,9 @@ class _Table:
         self.file, self.found, self.present, self.dtype = str(path), found, present, dtype
         self.place = {name: i for i, name in enumerate(present)}
         self.obs = np.empty((most, len(found.obs)), dtype)
-        self.numbers = {name: np.empty(most) for name in (found.action, found.t) if name is not None}
+        self.numbers = {name: np.empty(most) for name in (*found.action, found.t) if name is not None}
         self.flags = {name: np.empty(most, bool) for name in (found.terminated, found.truncated) if name is not None}
-        self.ids = {name: (Coder(), np.empty(most, np.int32)) for name in (found.agent, found.episode)}
+        self.ids = {name: (Coder(), np.empty(most, np.int32)) for name in found.ids}
         self.flaws: list[Flaw] = []
         self.rows = self.wrong = 0
 
@@ -95,9 +122,9 @@ class _Table:
             with np.errstate(over="ignore"):  # too large for the type is infinite, and said to be
                 self.obs[here, j] = 0 if (wrong := misfits(values, self.dtype)).any() else values
             for i in np.flatnonzero(wrong & ~np.isnan(values)):
-                self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, but expected was a number of type {self.dtype.name}")
+                self._flaw(int(i), "does not fit its type", f"{what} is {values[i]}, expected a number of type {self.dtype.name}")
         for name, column in self.numbers.items():
-            what = "the action" if name == self.found.action else "the time"
+            what = "the time" if name == self.found.t else "the action" if len(self.found.action) == 1 else f"the action's {name!r}"
             column[here] = self._parsed(cells[self.place[name]], what, blank=True)
         for name, column in self.flags.items():
             column[here] = self._truths(cells[self.place[name]], name)
@@ -122,37 +149,40 @@ class _Table:
         except ValueError:
             if cell.strip() or not blank:
                 found = repr(cell) if cell.strip() else "missing"
-                self._flaw(i, "not a number", f"{what} is {found}, but expected was a number")
+                self._flaw(i, "not a number", f"{what} is {found}, expected a number")
             return np.nan
 
     def _truths(self, cells: tuple[str, ...], name: str) -> np.ndarray:
         meaning = {cell: _truth(cell) for cell in set(cells)}
         for i, cell in enumerate(cells) if None in meaning.values() else ():
             if meaning[cell] is None:
-                self._flaw(i, "neither true nor false", f"{name} is {cell!r}, but expected was true or false")
+                self._flaw(i, "neither true nor false", f"{name} is {cell!r}, expected true or false")
         return np.array([bool(meaning[cell]) for cell in cells])
 
     def _flaw(self, i: int, kind: str, text: str) -> None:
         if len(self.flaws) < MOST_FLAWS:
             self.flaws.append(Flaw(self.rows + i, kind, text))
 
-    def result(self, columns: Columns) -> Rows:
+    def result(self, columns: Columns, meant: dict[str, Any]) -> Rows:
         found, n = self.found, self.rows
-        agent, episode = (coder.ids(column[:n], numeric=True) for coder, column in self.ids.values())
+        ids = {name: coder.ids(column[:n], numeric=True) for name, (coder, column) in self.ids.items()}
         return Rows(
             file=self.file,
             obs=self.obs[:n].reshape(n, *found.shape),
             names=found.names,
-            action=self.numbers[found.action][:n],
-            agent=agent,
-            episode=episode,
+            action=together([self.numbers[name][:n] for name in found.action], n),
+            agent=combined([ids[name] for name in found.agent], n, "all"),
+            episode=combined([ids[name] for name in found.episode], n, 0),
+            group=combined([ids[name] for name in found.group], n, 0) if found.group else None,
             t=None if found.t is None else self.numbers[found.t][:n],
             terminated=None if found.terminated is None else self.flags[found.terminated][:n],
             truncated=None if found.truncated is None else self.flags[found.truncated][:n],
             flaws=tuple(self.flaws),
             notes=found.notes,
-            num_actions=columns.num_actions,
+            num_actions=files.how_many(columns, None, meant),
             ends=columns.ends,
+            action_columns=found.action,
+            **meant,
         )
 
 
@@ -175,8 +205,12 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
         files.replacing(path) as draft,
         open(draft, "w", newline="", encoding="utf-8") as file,
     ):
+        if said := files.meaning(demos):
+            file.write(f"{PREAMBLE}{json.dumps(said)}\n")
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(["agent", "episode", "t", *names, "action", "terminated", "truncated"])
+        kept = [Columns.group] if demos.group is not None else []
+        writer.writerow(["agent", "episode", "t", *names, "action", "terminated", "truncated", *kept])
+        group_of = [*(printable.csv(group) for group in demos.groups), ""]
         names_of = [printable.csv(agent) for agent in demos.agents]
         done = 0
         for block in files.blocks(demos):
@@ -184,7 +218,8 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
             obs = flattened(plain).astype(str).tolist()
             agent = [names_of[k] for k in block.agent]
             action = np.where(block.has_action, block.action.astype(str), "").tolist()
-            flags = block.terminated.astype(int).tolist(), block.truncated.astype(int).tolist()
+            flags = [block.terminated.astype(int).tolist(), block.truncated.astype(int).tolist()]
+            flags += [[group_of[g] for g in block.group]] if kept else []
             columns = zip(agent, map(printable.csv, block.episode.tolist()), block.t.tolist(), obs, action, *flags, strict=True)
             writer.writerows([who, episode, t, *seen, *rest] for who, episode, t, seen, *rest in columns)
             done += int(block.has_action.sum())

@@ -11,6 +11,7 @@ import numpy as np
 from psiphi import configs, doors, limits
 from psiphi.configs import Within
 from psiphi.demos.columns import Columns, entry_names
+from psiphi.demos.discretiser import Discretiser
 from psiphi.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ class Demonstrations:
     """What the entries of an observation are called; their indices if nobody named them."""
     notes: tuple[str, ...] = ()
     """What was left out when they were read."""
+    action_names: tuple[str, ...] = ()
+    """What the actions are called; "action 0" and so on if nobody named them."""
+    discretiser: Discretiser | None = None
+    """What the actions stand for, where they were continuous."""
+    groups: tuple[AgentId, ...] = ()
+    """Names of groups of episodes that `split` keeps together."""
+    group: np.ndarray | None = None
+    """int32[E]: the group of each episode, as an index into `groups`; -1: of none. None: nobody said."""
 
     def __post_init__(self):
         E, M = len(self.episodes.agent), len(self.action)
@@ -82,9 +91,14 @@ class Demonstrations:
             raise ValueError("Observations need at least one axis beside that of the steps, and every episode an entry in each column.")
         kinds = {type(agent) for agent in self.agents}
         if len(kinds) > 1 or not kinds <= {str, int} or len(set(self.agents)) < len(self.agents):
-            raise UserError(f"The agents' ids are {self.agents!r}, but expected were different ones, all strings or all integers.")
+            raise UserError(f"The agents' ids are {self.agents!r}, expected different ones, all strings or all integers.")
         if not self.names:
             object.__setattr__(self, "names", entry_names(self.obs.shape[1:]))
+        object.__setattr__(self, "action_names", _named_actions(self.action_names, self.discretiser, self.num_actions))
+        if self.group is not None:
+            if len(self.group) != E or not (-1 <= self.group.min(initial=0) and self.group.max(initial=-1) < len(self.groups)):
+                raise ValueError(f"The groups of {len(self.group)} episodes do not fit {E} episodes and {len(self.groups)} groups.")
+            object.__setattr__(self, "group", _frozen(self.group))
         object.__setattr__(self, "obs", _frozen(self.obs))
         object.__setattr__(self, "action", _frozen(self.action))
         object.__setattr__(self, "episodes", Episodes(*map(_frozen, self.episodes)))
@@ -121,15 +135,22 @@ class Demonstrations:
         truncated: PerEpisode | None = None,
         num_actions: int | None = None,
         names: Sequence[str] = (),
+        action_names: Sequence[str] = (),
+        discretiser: Discretiser | None = None,
+        groups: PerEpisode | None = None,
     ) -> "Demonstrations":
         """Demonstrations from one entry per episode: T + 1 observations (or T, if nobody looked after the last step), T actions, who.
 
-        `terminated` says which episodes ended because the task was over. Where neither flag is given, episodes count as truncated.
+        `terminated` says which episodes ended because the task was over. Where neither flag is given, episodes count as truncated. With a
+        `discretiser`, actions are continuous and it chooses the nearest. Episodes of one of the `groups` are never split.
         """
         from psiphi.demos import rows, validate
 
-        given = rows.from_lists(observations, actions, agents, episodes, terminated, truncated, num_actions, tuple(names))
-        return validate.checked(given)
+        if discretiser is not None:
+            actions = [discretiser.transform(some) for some in actions]
+            num_actions = discretiser.num_actions
+        given = rows.from_lists(observations, actions, agents, episodes, terminated, truncated, num_actions, tuple(names), groups=groups)
+        return validate.checked(given._replace(action_names=tuple(action_names), discretiser=discretiser))
 
     @classmethod
     def from_demos(cls, demos: "Demos", episode: Any, agents: Sequence[AgentId], num_actions: int) -> "Demonstrations":
@@ -165,7 +186,7 @@ class Demonstrations:
         count = np.array([len(columns[1]) for columns in steps], np.int32)
         if not self.agents or not count.min():
             who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "anybody"
-            raise UserError(f"There is no step to learn from by {who}; expected was at least one with the observation that follows it.")
+            raise UserError(f"There is no step to learn from by {who}; expected at least one with the observation that follows it.")
 
         limits.check_memory("Steps side by side", 3 * len(count) * int(count.max()) * self.obs[:1].nbytes)
 
@@ -287,11 +308,15 @@ class Demonstrations:
         """Two parts that share no episode: the rest, and `held_out` of each agent's episodes, drawn by `seed`.
 
         Both parts know all agents, in the same order. Who has two episodes or more is in both parts, who has one only in the first.
+        Episodes of one group (`groups`) are in one part: an agent with episodes of one group only is in one part too.
         """
         held_out, seed = configs.fit(float, held_out, "held_out"), configs.fit(Annotated[int, Within(0)], seed, "seed")
         if not 0 < held_out < 1:
-            raise UserError(f"held_out is {held_out}, but expected was a share between 0 and 1.")
+            raise UserError(f"held_out is {held_out}, expected a share between 0 and 1.")
         rng = np.random.default_rng(seed)
+        if self.group is not None:
+            held = _held_groups(self, held_out, rng)
+            return self._chosen(~held), self._chosen(held)
         held = np.zeros(self.num_episodes, bool)
         for k in range(len(self.agents)):
             mine = np.flatnonzero(self.episodes.agent == k)
@@ -329,6 +354,7 @@ class Demonstrations:
             if (other.obs.shape[1:], other.obs.dtype) != (self.obs.shape[1:], self.obs.dtype):
                 found, expected = (f"{part.obs.dtype}{list(part.obs.shape[1:])}" for part in (other, self))
                 raise UserError(f"Demonstrations with observations {found} cannot be merged with ones of {expected}.")
+        groups, group = _merged_groups(every)
         agents = tuple(dict.fromkeys(agent for part in every for agent in part.agents))
         place = {agent: k for k, agent in enumerate(agents)}
         table = [np.array([place[agent] for agent in part.agents], np.int32) for part in every]
@@ -344,6 +370,10 @@ class Demonstrations:
             num_actions=max(part.num_actions for part in every),
             names=self.names,
             notes=tuple(dict.fromkeys(note for part in every for note in part.notes)),
+            action_names=_merged_actions(every),
+            discretiser=self.discretiser,
+            groups=groups,
+            group=group,
         )
 
     def _chosen(self, chosen: np.ndarray) -> "Demonstrations":
@@ -351,12 +381,92 @@ class Demonstrations:
         steps = np.repeat(chosen, self.lengths)
         start = np.concatenate([[0], np.cumsum(self.lengths[chosen])])
         episodes = Episodes(start, *(column[chosen] for column in self.episodes[1:]))
-        return dataclasses.replace(self, obs=self.obs[steps], action=self.action[steps], episodes=episodes)
+        group = None if self.group is None else self.group[chosen]
+        return dataclasses.replace(self, obs=self.obs[steps], action=self.action[steps], episodes=episodes, group=group)
 
 
 def flattened(obs: np.ndarray) -> np.ndarray:
     """Observations as rows of numbers; there may be none."""
     return obs.reshape(len(obs), math.prod(obs.shape[1:]))
+
+
+def unnamed_actions(num_actions: int) -> tuple[str, ...]:
+    """What actions are called when nobody named them."""
+    return tuple(f"action {a}" for a in range(num_actions))
+
+
+def _named_actions(names: tuple[str, ...], discretiser: Discretiser | None, num_actions: int) -> tuple[str, ...]:
+    """A name for each action: given, the discretiser's, or its number."""
+    if discretiser is not None and discretiser.num_actions != num_actions:
+        raise UserError(f"There are {num_actions} actions, but the discretiser has {discretiser.num_actions}, expected as many.")
+    if names and names != unnamed_actions(len(names)):
+        if len(names) != num_actions or len(set(names)) < num_actions:
+            raise UserError(f"There are {len(set(names))} different names for the actions, expected {num_actions}.")
+        return names
+    return unnamed_actions(num_actions) if discretiser is None else discretiser.names
+
+
+def _merged_actions(every: "list[Demonstrations]") -> tuple[str, ...]:
+    """The names of the actions of all parts, which must mean the same by them; where only some have names, these count."""
+    named = [part for part in every if part.action_names != unnamed_actions(part.num_actions)]
+    for part in every:
+        if part.discretiser != every[0].discretiser:
+            raise UserError(
+                "Demonstrations whose actions stand for different things cannot be merged, expected the same discretiser in all."
+            )
+    if not named:
+        return ()
+    most = max(part.num_actions for part in every)
+    for part in named:
+        if part.action_names != named[0].action_names or most > part.num_actions:
+            found = next((a for a, b in zip(part.action_names, named[0].action_names, strict=False) if a != b), f"action {most - 1}")
+            raise UserError(
+                f"Demonstrations whose actions differ cannot be merged: {found!r} is in one of them only, expected the same names."
+            )
+    return named[0].action_names
+
+
+def _merged_groups(every: "list[Demonstrations]") -> tuple[tuple[AgentId, ...], np.ndarray | None]:
+    """The same name is the same group."""
+    if all(part.group is None for part in every):
+        return (), None
+    groups = tuple(dict.fromkeys(name for part in every for name in part.groups))
+    place = {name: g for g, name in enumerate(groups)}
+    tables = [np.array([*(place[name] for name in part.groups), -1], np.int32) for part in every]  # -1, the last, is no group
+    own = [np.full(part.num_episodes, -1) if part.group is None else part.group for part in every]
+    return groups, np.concatenate([table[index] for table, index in zip(tables, own, strict=True)])
+
+
+def _held_groups(demos: "Demonstrations", held_out: float, rng: np.random.Generator) -> np.ndarray:
+    """bool[E]: about `held_out` of each agent's steps, in whole groups; no agent loses all of its episodes.
+
+    Groups are drawn agent by agent. One that holds more than twice the share that is asked for is taken only if there is no other.
+    """
+    assert demos.group is not None
+    unit = demos.group.astype(np.int64)
+    alone = np.flatnonzero(unit < 0)
+    unit[alone] = len(demos.groups) + np.arange(len(alone))  # an episode of no group is one of its own
+    _, unit = np.unique(unit, return_inverse=True)
+    shape = int(unit.max(initial=-1)) + 1, len(demos.agents)
+    episodes, steps = np.zeros(shape, int), np.zeros(shape, int)
+    np.add.at(episodes, (unit, demos.episodes.agent), 1)
+    np.add.at(steps, (unit, demos.episodes.agent), demos.lengths)
+    wanted, held = held_out * steps.sum(0), np.zeros(shape[0], bool)
+
+    def can_go(u: int) -> bool:
+        left = episodes[~held].sum(0) - episodes[u]
+        return not held[u] and bool((left[episodes[u] > 0] > 0).all())
+
+    for k in range(shape[1]):
+        mine = rng.permutation(np.flatnonzero(episodes[:, k]))
+        for u in mine.tolist():
+            have = steps[held, k].sum()
+            if have < wanted[k] and have + steps[u, k] <= 2 * wanted[k] and can_go(u):
+                held[u] = True
+        small = [u for u in mine[np.argsort(steps[mine, k], kind="stable")].tolist() if can_go(u)]
+        if small and not held[mine].any():
+            held[small[0]] = True
+    return held[unit]
 
 
 def _merged_ids(who: np.ndarray, ids: list[np.ndarray]) -> np.ndarray:

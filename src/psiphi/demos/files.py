@@ -13,7 +13,8 @@ import numpy as np
 
 from psiphi import disk
 from psiphi.demos.columns import Columns
-from psiphi.demos.demonstrations import Demonstrations
+from psiphi.demos.demonstrations import Demonstrations, unnamed_actions
+from psiphi.demos.discretiser import Discretiser
 from psiphi.demos.rows import CHUNK, Rows
 from psiphi.errors import UserError
 
@@ -33,7 +34,7 @@ def read(path: Path, columns: Columns, *, progress: bool = False) -> Demonstrati
 def read_rows(path: Path, columns: Columns, *, progress: bool = False) -> Rows:
     """What is in a file, nothing believed yet."""
     if not os.path.lexists(path):
-        raise UserError(f"{path} does not exist; expected was a .parquet, .csv or .npz file or the directory of a Minari dataset.")
+        raise UserError(f"{path} does not exist; expected a .parquet, .csv or .npz file or the directory of a Minari dataset.")
     if not path.is_file() and not path.is_dir():
         raise UserError(f"{path} is neither a regular file nor a directory, expected one of them.")
     try:
@@ -67,7 +68,7 @@ def _format(path: Path) -> Any:
     if name is None and (path.is_dir() or path.suffix in (".hdf5", ".h5") or re.search(r"-v\d+$", path.name)):
         name = "minari_dataset"
     if name is None:
-        raise UserError(f"{path.name!r} says no format; expected was .parquet, .csv, .npz, or a Minari dataset such as drivers-v0.")
+        raise UserError(f"{path.name!r} says no format; expected .parquet, .csv, .npz, or a Minari dataset such as drivers-v0.")
     return importlib.import_module(f"psiphi.demos.{name}")
 
 
@@ -78,6 +79,30 @@ def extra(module: str, name: str, purpose: str) -> Any:
     except ImportError as error:
         package = module.split(".")[0]
         raise UserError(f"{purpose} needs {package}, which is not installed; pip install 'psiphi[{name}]' brings it.") from error
+
+
+def meaning(demos: Demonstrations) -> dict[str, Any]:
+    """What the actions mean, for JSON: their names and what they stand for, as far as somebody said."""
+    named = demos.action_names != unnamed_actions(demos.num_actions)
+    names = {"action_names": list(demos.action_names)} if named else {}
+    return names | ({} if demos.discretiser is None else {"discretiser": demos.discretiser.to_dict()})
+
+
+def meant(file: str, said: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """The inverse of `meaning`, as fields of `Rows`; of a file whose actions are in another column than psiphi's, nothing is believed."""
+    if columns.action != Columns.action or not said:
+        return {}
+    names, given = said.get("action_names", []), said.get("discretiser")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{file} is damaged: the names of its actions are not a list of strings.")
+    discretiser = None if given is None else Discretiser.from_dict(given, f"{file}: the discretiser")
+    return {"action_names": tuple(names), "discretiser": discretiser}
+
+
+def how_many(columns: Columns, told: int | None, meant: dict[str, Any]) -> int | None:
+    """How many actions there are, by whoever says so."""
+    known = meant.get("discretiser")
+    return columns.num_actions or told or (len(meant.get("action_names", ())) or None if known is None else known.num_actions)
 
 
 replacing = disk.drafted
@@ -98,6 +123,8 @@ class Block(NamedTuple):
     """bool[n]: false where `action` means nothing."""
     terminated: np.ndarray
     truncated: np.ndarray
+    group: np.ndarray
+    """int32[n]: index into `Demonstrations.groups`, -1 for none."""
 
 
 def blocks(demos: Demonstrations) -> Iterator[Block]:
@@ -124,4 +151,6 @@ def _block(demos: Demonstrations, group: np.ndarray) -> Block:
     flags = [np.zeros(end[-1], bool), np.zeros(end[-1], bool)]
     flags[0][last], flags[1][last] = e.terminated[group], e.truncated[group]
     t = np.arange(end[-1]) - np.repeat(end - length, length)
-    return Block(np.repeat(e.agent[group], length), np.repeat(e.id[group], length), t, obs, action, has_action, *flags)
+    kept = np.full(len(group), -1, np.int32) if demos.group is None else demos.group[group]
+    agent, episode, keeps = (np.repeat(column, length) for column in (e.agent[group], e.id[group], kept))
+    return Block(agent, episode, t, obs, action, has_action, flags[0], flags[1], keeps)

@@ -22,6 +22,8 @@ from psiphi.demos.demonstrations import Demonstrations, Trajectory
 from psiphi.demos.rows import Flaw, Ids, Rows, coded
 from psiphi.errors import UserError
 
+MEANING = "psiphi"
+"""Dataset metadata: what the actions mean, in JSON."""
 FINAL = "psiphi_has_final_obs"
 """Episode metadata: false where the last of Minari's T + 1 observations only repeats the one before, as nobody looked."""
 
@@ -47,7 +49,7 @@ def _data_file(path: Path) -> Path:
     for data in (path / "data" / "main_data.hdf5", path / "main_data.hdf5"):
         if data.is_file():
             return data
-    raise UserError(f"{path} is no Minari dataset: expected was data/main_data.hdf5 in it.")
+    raise UserError(f"{path} is no Minari dataset: expected data/main_data.hdf5 in it.")
 
 
 def _metadata(path: Path, data: Path) -> dict[str, Any]:
@@ -72,32 +74,34 @@ class _Reader:
         self.flaws: list[Flaw] = []
         self.rows = self.claimed = 0
         self.data_path = Path(file.filename)
-        self.first, self.actions = self._actions()
+        self.first, self.actions, self.continuous = self._actions()
+        self.meant = files.meant(str(path), self._space(MEANING), columns)
         self.space = self._space("observation_space")
 
     def read(self, progress: bool) -> Rows:
         names = sorted((name for name in self.file if name.startswith("episode_")), key=_episode_number)
-        seen, acted, ends, who, which = _Growing(self.path, self.metadata), [], [], [], []
+        seen, acted, ends, who, which, kept = _Growing(self.path, self.metadata), [], [], [], [], []
         with display.shown(f"reading {self.path.name}", done=0, total=max(len(names), 1), enabled=progress) as bar:
             for i, name in enumerate(names):
                 group = self._inside(self.file, name)
                 obs, action, flags = self._episode(group, seen.shape)
                 who.append(self._attribute(group, self.columns.agent))
                 which.append(self._attribute(group, self.columns.episode, _episode_number(name)))
+                kept.append(self._attribute(group, self.columns.group))
                 seen.add(obs)
                 acted.append(action)
                 ends.append(flags)
                 self.rows += len(obs)
                 bar.advance(i + 1, {})
         notes = left_out(str(self.path), ["rewards"]) if names and self._has_rewards(names[0]) else ()
-        return self._result(seen, acted, ends, who, which, notes)
+        return self._result(seen, acted, ends, who, which, kept, notes)
 
     def _has_rewards(self, name: str) -> bool:
         """Whether there are rewards that are left out; psiphi writes NaN."""
         group = self._inside(self.file, name)
         return _has(group, "rewards") and not np.isnan(self._array(group, "rewards")).all()
 
-    def _result(self, seen, acted, ends, who, which, notes) -> Rows:
+    def _result(self, seen, acted, ends, who, which, kept, notes) -> Rows:
         lengths = np.array([len(action) for action in acted], int)
         obs = seen.result(self.columns.dtype)
         if not any(agent is not None for agent in who) and who:
@@ -120,8 +124,17 @@ class _Reader:
             truncated=flags[:, 1],
             flaws=tuple(self.flaws),
             notes=notes,
-            num_actions=self.columns.num_actions or self.actions,
+            num_actions=files.how_many(self.columns, self.actions, self.meant),
+            action_columns=self._action_columns(acted),
+            group=None if all(group is None for group in kept) else _ids(str(self.path), "group", kept, lengths),
+            **self.meant,
         )
+
+    def _action_columns(self, acted: list[np.ndarray]) -> tuple[str, ...]:
+        """What the numbers of an action are called: as asked for, if so many names were given."""
+        width = acted[0].shape[1] if acted and acted[0].ndim == 2 else 1
+        asked = tuple(part.strip() for part in self.columns.action.split(","))
+        return asked if len(asked) == width else tuple(f"action_{i}" for i in range(width))
 
     def _episode(self, group: Any, shape: tuple[int, ...] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Observations, actions and both flags of an episode, equally many; the last action is NaN if there is one observation more."""
@@ -129,17 +142,19 @@ class _Reader:
         if action.dtype.kind not in "biuf":
             raise UserError(f"{self.path}: the actions are {action.dtype}, expected one integer per step.")
         action = action.astype(np.float64) - self.first
+        if self.continuous:
+            action = action.reshape(len(action), -1) if action.ndim else np.zeros((0, 1))
         obs = self._observations(group)
-        if action.ndim != 1 or not len(action):
-            text = f"the actions have shape {action.shape}, but expected was one integer per step"
+        if action.ndim != 1 + self.continuous or not len(action):
+            text = f"the actions have shape {action.shape}, expected one integer per step"
             self.flaws.append(Flaw(self.rows, "actions of a wrong shape", text))
-            action = np.zeros(1)
+            action = np.zeros((1, 1)[: 1 + self.continuous])
         if shape is not None and obs.shape[1:] != shape:
-            text = f"an observation is of shape {obs.shape[1:]}, but expected was the shape of the first episode's, {shape}"
+            text = f"an observation is of shape {obs.shape[1:]}, expected the shape of the first episode's, {shape}"
             self.flaws.append(Flaw(self.rows, "mixed observation shapes", text))
             obs = np.zeros((len(action), *shape), obs.dtype)
         if len(obs) - len(action) not in (0, 1):
-            text = f"there are {len(obs)} observations and {len(action)} actions, but expected were as many or one more"
+            text = f"there are {len(obs)} observations and {len(action)} actions, expected as many or one more"
             self.flaws.append(Flaw(self.rows, "observations and actions that do not match", text))
             obs = np.zeros((len(action), *obs.shape[1:]), obs.dtype)
         if len(obs) > len(action) and not bool(group.attrs.get(FINAL, True)):
@@ -149,7 +164,7 @@ class _Reader:
             if _has(group, name):
                 given = self._array(group, name).reshape(-1)[: len(action)].astype(bool)
                 flags[: len(given), column] = given
-        return obs, np.concatenate([action, np.full(len(obs) - len(action), np.nan)]), flags
+        return obs, np.concatenate([action, np.full((len(obs) - len(action), *action.shape[1:]), np.nan)]), flags
 
     def _observations(self, group: Any) -> np.ndarray:
         """The observations of an episode, or one entry of them if they are dictionaries; compressed pictures are unpacked."""
@@ -167,7 +182,7 @@ class _Reader:
             return self._pictures(array, tuple(shape))
         if array.dtype.kind not in "biuf" or array.ndim < 2:
             found = f"{array.dtype}{list(array.shape)}"
-            raise UserError(f"{self.path}: {data.name} is {found}, but expected were numbers with the axes [step, ...].")
+            raise UserError(f"{self.path}: {data.name} is {found}, expected numbers with the axes [step, ...].")
         return array
 
     def _pictures(self, frames: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -182,14 +197,16 @@ class _Reader:
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path}: a compressed picture cannot be read: {error}.") from error
 
-    def _actions(self) -> tuple[int, int | None]:
-        """The first action's number and how many there are, where the dataset says."""
+    def _actions(self) -> tuple[int, int | None, bool]:
+        """The first action's number and how many there are, where the dataset says; and whether actions are continuous, or several."""
         space = self._space("action_space")
         if not space:
-            return 0, None
+            return 0, None, False
+        if space.get("type") in ("Box", "MultiDiscrete", "MultiBinary"):
+            return 0, None, True
         if space.get("type") != "Discrete" or type(space.get("n")) is not int or type(space.get("start", 0)) is not int:
-            raise UserError(f"{self.path}: actions are of the kind {space.get('type')!r}, but expected were discrete ones.")
-        return space.get("start", 0), space["n"]
+            raise UserError(f"{self.path}: actions are of the kind {space.get('type')!r}, expected discrete ones.")
+        return space.get("start", 0), space["n"], False
 
     def _space(self, name: str) -> dict[str, Any]:
         text = self.metadata.get(name, "{}")
@@ -284,7 +301,7 @@ def _ids(file: str, role: str, values: list[Any], lengths: np.ndarray) -> Ids:
     missing = np.array([value is None or value == "" for value in values], bool)
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) > 1 or not kinds <= {str, int}:
-        raise UserError(f"{file}: the {role} ids are of the kinds {', '.join(sorted(k.__name__ for k in kinds))}; expected was str or int.")
+        raise UserError(f"{file}: the {role} ids are of the kinds {', '.join(sorted(k.__name__ for k in kinds))}; expected str or int.")
     dtype = np.int64 if kinds == {int} else object
     ids = coded(np.array([("" if dtype is object else 0) if value is None else value for value in values], dtype), missing)
     return Ids(np.repeat(ids.codes, lengths), ids.names)
@@ -317,9 +334,18 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
             jpeg_encoding=False,
         )
         said = {"dataset_id": _dataset_id(path), "minari_version": minari.__version__}
+        if meaning := files.meaning(demos):
+            said[MEANING] = json.dumps(meaning)
         storage.update_metadata({**said, "description": "Demonstrations without rewards, written by psiphi: the rewards are NaN."})
         storage.update_episodes(_buffers(minari, demos, bar))
-        storage.update_episode_metadata({"agent": x.agent, "episode": x.episode, FINAL: x.final_obs is not None} for x in demos)
+        storage.update_episode_metadata(
+            {"agent": x.agent, "episode": x.episode, FINAL: x.final_obs is not None, **_kept(demos, i)} for i, x in enumerate(demos)
+        )
+
+
+def _kept(demos: Demonstrations, i: int) -> dict[str, Any]:
+    """The group of an episode, if it has one."""
+    return {} if demos.group is None or demos.group[i] < 0 else {Columns.group: demos.groups[demos.group[i]]}
 
 
 def _is_dataset(path: Path) -> bool:

@@ -1,45 +1,88 @@
 """The arrays of a long table in NumPy's npz: ``obs[N, ...]``, ``action[N]``, ``agent[N]``, ``episode[N]`` and what else there is.
 
 Names may be stored once: where there is ``agent_names`` (a JSON list), ``agent`` are places in it, and so with ``episode_names``.
+``meaning`` says, in JSON, what the actions are called and stand for.
 ``final_obs[F, ...]`` are the observations after the rows ``final_row[F]``. Nothing in such a file is ever executed.
 """
 
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from psiphi import limits
+from psiphi import disk, limits
 from psiphi import progress as display
 from psiphi.demos import files
-from psiphi.demos.columns import Columns, entry_names, kept_dtype, left_out, listed, misfits
+from psiphi.demos.columns import Columns, entry_names, kept_dtype, keys, left_out, listed, matching, misfits
 from psiphi.demos.demonstrations import Demonstrations
-from psiphi.demos.rows import Ids, Rows, coded, whole_numbers
+from psiphi.demos.rows import Ids, Rows, coded, combined, whole_numbers
 from psiphi.errors import UserError
 
-OWN = ("agent_names", "episode_names", "final_obs", "final_row", "num_actions", "obs_names")
+OWN = ("agent_names", "episode_names", "final_obs", "final_row", "num_actions", "obs_names", "group_names", "meaning")
+
+
+class Places(NamedTuple):
+    """Which arrays are what."""
+
+    agent: tuple[str, ...]
+    episode: tuple[str, ...]
+    action: tuple[str, ...]
+    group: tuple[str, ...]
+    obs: tuple[str, ...]
+    """One array with the axes [row, ...], or several that are columns."""
+    notes: tuple[str, ...]
 
 
 def read(path: Path, columns: Columns, progress: bool) -> Rows:
-    """Arrays under the names that `columns` says; `columns.obs` is one name here."""
+    """Arrays under the names that `columns` says; observations are one array, or several that are columns."""
     optional = (columns.t, columns.terminated, columns.truncated)
-    obs_name = "obs" if columns.obs == Columns.obs else columns.obs
-    needed = {"agent": columns.agent, "episode": columns.episode, "action": columns.action, "observation": obs_name}
     try:
         with zipfile.ZipFile(path) as archive:
             present = [name.removesuffix(".npy") for name in archive.namelist()]
-            for role, name in needed.items():
-                if name not in present:
-                    raise UserError(f"{path} has no array {name!r} for the {role}; its arrays are {listed(present)}.")
             limits.check_most(f"{path} has too many arrays", len(present), limits.MOST_COLUMNS)
-            wanted = [name for name in (*needed.values(), *optional, *OWN) if name in present]
+            places = _places_of(path, archive, present, columns)
+            needed = [*places.agent, *places.episode, *places.action, *places.group, *places.obs]
+            own = [name for name in OWN if name not in needed]
+            wanted = [name for name in dict.fromkeys((*needed, *optional, *own)) if name in present]
             arrays = _arrays(path, archive, wanted, progress)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:  # damaged; compressed or locked in a strange way
         raise UserError(f"{path} is not an npz file that can be read: {error}.") from error
     notes = left_out(str(path), [name for name in present if name not in wanted])
-    return _rows(path, arrays, columns, obs_name, notes)
+    return _rows(path, arrays, columns, places._replace(notes=(*places.notes, *notes)))
+
+
+def _places_of(path: Path, archive: zipfile.ZipFile, present: list[str], columns: Columns) -> Places:
+    file = str(path)
+    try:
+        agent, episode, action, group = (keys(file, present, columns, role) for role in ("agent", "episode", "action", "group"))
+    except UserError as error:
+        raise UserError(str(error).replace("has no column", "has no array").replace("its columns are", "its arrays are")) from None
+    usual = "obs" if columns.obs == Columns.obs else columns.obs
+    if usual in present:
+        return Places(agent, episode, action, group, (usual,), ())
+    used = {*agent, *episode, *action, *group, columns.t, columns.terminated, columns.truncated, *OWN}
+    free = [name for name in present if name not in used]
+
+    def numeric(names: Sequence[str]) -> list[str]:
+        """Arrays of numbers, one for each row, by what their headers say."""
+        headers = {name: _header(path, archive, name, archive.getinfo(f"{name}.npy"))[:2] for name in (*episode, *agent, *action, *names)}
+        rows = next((shape for name, (shape, _) in headers.items() if name not in names), None)
+        return [
+            name
+            for name in names
+            if len(headers[name][0]) == 1 and headers[name][0] == (rows or headers[name][0]) and headers[name][1].kind in "biuf"
+        ]
+
+    try:
+        obs, notes = matching(file, free, columns.obs, numeric)
+    except UserError as error:
+        if columns.obs == Columns.obs:
+            raise UserError(f"{path} has no array 'obs' for the observation; its arrays are {listed(present)}.") from None
+        raise UserError(str(error).replace("column", "array")) from None
+    return Places(agent, episode, action, group, tuple(obs), tuple(note.replace("columns", "arrays") for note in notes))
 
 
 def _arrays(path: Path, archive: zipfile.ZipFile, names: list[str], progress: bool) -> dict[str, np.ndarray]:
@@ -55,6 +98,15 @@ def _arrays(path: Path, archive: zipfile.ZipFile, names: list[str], progress: bo
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> np.ndarray:
     """One array. What it claims to be must fit what is there before memory is asked for; Python objects are refused."""
+    shape, dtype, begins = _header(path, archive, name, member)
+    if int(np.prod(shape, dtype=object)) * dtype.itemsize + begins != member.file_size:
+        raise UserError(f"{path} is damaged: {name!r} does not hold as many numbers as it says.")
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _header(path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Shape, type and the place where the numbers begin; Python objects are refused."""
     with archive.open(member) as stream:
         try:
             version = np.lib.format.read_magic(stream)
@@ -68,37 +120,87 @@ def _array(path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipI
             raise UserError(f"{path}: {name!r} has the shape {shape}, expected up to {limits.MOST_AXES} axes, none of negative length.")
         if dtype.hasobject:
             raise UserError(f"{path}: {name!r} holds pickled Python objects, which could run anything and are never loaded.")
-        if int(np.prod(shape, dtype=object)) * dtype.itemsize + stream.tell() != member.file_size:
-            raise UserError(f"{path} is damaged: {name!r} does not hold as many numbers as it says.")
-    with archive.open(member) as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+        return shape, dtype, stream.tell()
 
 
-def _rows(path: Path, arrays: dict[str, np.ndarray], columns: Columns, obs_name: str, notes: tuple[str, ...]) -> Rows:
+def _rows(path: Path, arrays: dict[str, np.ndarray], columns: Columns, places: Places) -> Rows:
     file = str(path)
-    obs = arrays[obs_name]
-    if obs.dtype.kind not in "biuf" or obs.ndim < 2:
-        raise UserError(f"{file}: {obs_name!r} is {obs.dtype}{list(obs.shape)}, but expected were numbers with the axes [row, ...].")
-    dtype = obs.dtype if columns.dtype is None and obs.dtype.name in ("float64", "int32") else kept_dtype(obs.dtype, columns.dtype)
-    lengths = {name: arrays[name].shape for name in arrays if name not in (obs_name, *OWN)}
+    obs, names = _observations(file, arrays, places.obs)
+    wide = columns.dtype is None and len(places.obs) == 1 and obs.dtype.name in ("float64", "int32")
+    dtype = obs.dtype if wide else kept_dtype(obs.dtype, columns.dtype)
+    lengths = {name: arrays[name].shape for name in arrays if name not in (*places.obs, *places.action, *OWN)}
+    lengths |= {name: arrays[name].shape[: 1 if len(places.action) == 1 else 2] for name in places.action}
     wrong = [name for name, shape in lengths.items() if shape != (len(obs),)]
     if wrong:
-        raise UserError(f"{file}: {wrong[0]!r} has shape {lengths[wrong[0]]}, but expected was ({len(obs)},) as there are so many rows.")
+        raise UserError(f"{file}: {wrong[0]!r} has shape {lengths[wrong[0]]}, expected ({len(obs)},) as there are so many rows.")
+    meant = files.meant(file, _meaning(file, arrays), columns)
+    action, action_columns = _actions(file, arrays, columns, places.action, len(obs))
     return Rows(
         file=file,
-        obs=_cast(file, obs_name, obs, dtype),
-        names=_names(file, arrays, obs.shape[1:]),
-        action=_numbers(file, columns.action, arrays[columns.action]),
-        agent=_ids(file, "agent", arrays[columns.agent], arrays.get("agent_names")),
-        episode=_ids(file, "episode", arrays[columns.episode], arrays.get("episode_names")),
+        obs=_cast(file, places.obs[0], obs, dtype),
+        names=names,
+        action=action,
+        agent=_key(file, "agent", arrays, places.agent, len(obs), "all"),
+        episode=_key(file, "episode", arrays, places.episode, len(obs), 0),
+        group=_key(file, "group", arrays, places.group, len(obs), 0) if places.group else None,
         t=_numbers(file, columns.t, arrays[columns.t]) if columns.t in arrays else None,
         terminated=_truths(file, columns.terminated, arrays),
         truncated=_truths(file, columns.truncated, arrays),
         **_finals(file, arrays, obs, dtype),
-        notes=notes,
-        num_actions=columns.num_actions or _num_actions(file, arrays),
+        notes=places.notes,
+        num_actions=files.how_many(columns, _num_actions(file, arrays), meant),
         ends=columns.ends,
+        action_columns=action_columns,
+        **meant,
     )
+
+
+def _observations(file: str, arrays: dict[str, np.ndarray], names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """One array as it is, or arrays of numbers side by side; and what the entries are called."""
+    if len(names) == 1 and arrays[names[0]].ndim != 1:
+        obs = arrays[names[0]]
+        if obs.dtype.kind not in "biuf" or obs.ndim < 2:
+            raise UserError(f"{file}: {names[0]!r} is {obs.dtype}{list(obs.shape)}, expected numbers with the axes [row, ...].")
+        return obs, _names(file, arrays, obs.shape[1:])
+    for name in names:
+        if arrays[name].dtype.kind not in "biuf" or arrays[name].ndim not in (1, 2) or len(arrays[name]) != len(arrays[names[0]]):
+            found = f"{arrays[name].dtype}{list(arrays[name].shape)}"
+            raise UserError(f"{file}: {name!r} is {found}, expected numbers with the axes [row, ...], {len(arrays[names[0]])} rows.")
+    wide = {name: arrays[name].reshape(len(arrays[name]), -1) for name in names}
+    called = [name if arrays[name].ndim == 1 else f"{name}_{i}" for name, array in wide.items() for i in range(array.shape[1])]
+    return np.concatenate(list(wide.values()), axis=1), tuple(called)
+
+
+def _actions(
+    file: str, arrays: dict[str, np.ndarray], columns: Columns, names: tuple[str, ...], rows: int
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The actions as `Rows` hold them, and what their numbers are called; an array with the axes [row, number] is several of them."""
+    if not names:
+        return np.full(rows, np.nan), ()
+    found = [_numbers(file, name, arrays[name]) for name in names]
+    if len(found) == 1 and found[0].ndim == 1:
+        return found[0], names
+    if len(found) == 1 and found[0].ndim == 2:
+        return found[0], tuple(f"{names[0]}_{i}" for i in range(found[0].shape[1]))
+    if any(array.ndim != 1 for array in found):
+        raise UserError(f"{file}: an array of the action has more than two axes, expected [row] or [row, number].")
+    return np.stack(found, axis=1), names
+
+
+def _key(file: str, role: str, arrays: dict[str, np.ndarray], names: tuple[str, ...], rows: int, alone: str | int) -> Ids:
+    """One array of names or several that are one key."""
+    if len(names) == 1:
+        return _ids(file, role, arrays[names[0]], arrays.get(f"{role}_names"))
+    return combined([_ids(file, name, arrays[name], arrays.get(f"{name}_names")) for name in names], rows, alone)
+
+
+def _meaning(file: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    if "meaning" not in arrays:
+        return {}
+    said = disk.parsed(str(arrays["meaning"][()]).encode(), f"{file}: 'meaning'") if arrays["meaning"].shape == () else None
+    if not isinstance(said, dict):
+        raise UserError(f"{file} is damaged: 'meaning' is not an object in JSON.")
+    return said
 
 
 def _cast(file: str, name: str, obs: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -111,7 +213,7 @@ def _cast(file: str, name: str, obs: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def _numbers(file: str, name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "biuf":
-        raise UserError(f"{file}: {name!r} is of type {array.dtype}, but expected were numbers.")
+        raise UserError(f"{file}: {name!r} is of type {array.dtype}, expected numbers.")
     return array.astype(np.float64)
 
 
@@ -133,13 +235,13 @@ def _ids(file: str, role: str, values: np.ndarray, names: np.ndarray | None) -> 
     if values.dtype.kind == "f":
         return whole_numbers(file, role, values)
     if values.dtype.kind not in "iu":
-        raise UserError(f"{file}: {role!r} is of type {values.dtype}, but expected were names or whole numbers.")
+        raise UserError(f"{file}: {role!r} is of type {values.dtype}, expected names or whole numbers.")
     return coded(values.astype(np.int64, copy=False))
 
 
 def _places(file: str, role: str, values: np.ndarray, names: int) -> np.ndarray:
     if values.dtype.kind not in "iu" or values.min(initial=0) < -1 or values.max(initial=-1) >= names:
-        raise UserError(f"{file}: {role!r} does not fit {role + '_names'!r}: expected were places in that list.")
+        raise UserError(f"{file}: {role!r} does not fit {role + '_names'!r}: expected places in that list.")
     return values.astype(np.int32)
 
 
@@ -204,6 +306,11 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
         "final_row": e.start[1:][e.has_final] - 1,
         "num_actions": np.array(demos.num_actions),
     }
+    if demos.group is not None:
+        arrays[Columns.group] = np.repeat(demos.group, demos.lengths)
+        names["group_names"] = list(demos.groups)
+    if said := files.meaning(demos):
+        arrays["meaning"] = np.array(json.dumps(said))
     arrays: dict[str, Any] = arrays | {name: np.array(json.dumps(values)) for name, values in names.items()}
     with display.shown(f"writing {path.name}", done=0, total=1, enabled=progress) as bar, files.replacing(path) as draft:
         with open(draft, "wb") as file:

@@ -12,7 +12,7 @@ from psiphi import progress as display
 from psiphi.demos import files
 from psiphi.demos.columns import Columns, Found, entry_names, find, kept_dtype, misfits
 from psiphi.demos.demonstrations import Demonstrations, flattened
-from psiphi.demos.rows import Coder, Flaw, Ids, Rows, coded, whole_numbers
+from psiphi.demos.rows import Coder, Flaw, Ids, Rows, coded, combined, together, whole_numbers
 from psiphi.errors import UserError
 
 BATCH = 16_384
@@ -34,8 +34,11 @@ def read(path: Path, columns: Columns, progress: bool) -> Rows:
     pyarrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:
-            found = find(str(path), file.schema_arrow.names, columns)
-            names = [name for name in (found.agent, found.episode) if _is_text(pyarrow.types, file.schema_arrow.field(name).type)]
+            schema = file.schema_arrow
+            found = find(
+                str(path), schema.names, columns, lambda names: [n for n in names if _is_number(pyarrow.types, schema.field(n).type)]
+            )
+            names = [name for name in found.ids if _is_text(pyarrow.types, file.schema_arrow.field(name).type)]
         with parquet.ParquetFile(path, pre_buffer=False, read_dictionary=names) as file:
             return _read(path, file, found, columns, progress)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError) as error:
@@ -76,20 +79,25 @@ class _Table:
         self.lists = bool(lists)
         if not lists:
             self._reserve(self.shape)
-        self.ids = {name: _IdColumn(str(path), role, self.size) for role, name in (("agent", found.agent), ("episode", found.episode))}
-        self.numbers = {name: np.empty(self.size) for name in (found.action, found.t) if name is not None}
+        self.ids = {name: _IdColumn(str(path), role, self.size) for name, role in self._roles().items()}
+        self.numbers = {name: np.empty(self.size) for name in (*found.action, found.t) if name is not None}
         self.flags = {name: np.empty(self.size, bool) for name in (found.terminated, found.truncated) if name is not None}
         self.flaws: list[Flaw] = []
+
+    def _roles(self) -> dict[str, str]:
+        """What each column of names says."""
+        found = self.found
+        return {name: role for role in ("group", "episode", "agent") for name in getattr(found, role)}
 
     def _kind(self, arrow: Any, name: str) -> Any:
         """The NumPy type of a column; for a column of lists, that and a length (None where lists differ)."""
         types = _pyarrow()[0].types
-        if name in (self.found.agent, self.found.episode):
+        if name in self.found.ids:
             return None
         lists = types.is_fixed_size_list(arrow) or types.is_list(arrow) or types.is_large_list(arrow)
         value = arrow.value_type if lists else arrow
         if not (types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)):
-            raise UserError(f"{self.file}: the column {name!r} holds {arrow}, but expected were numbers{' in lists' if lists else ''}.")
+            raise UserError(f"{self.file}: the column {name!r} holds {arrow}, expected numbers{' in lists' if lists else ''}.")
         dtype = np.dtype(value.to_pandas_dtype())
         if not lists:
             return dtype
@@ -130,7 +138,7 @@ class _Table:
         missing = column.is_null().to_numpy(zero_copy_only=False)
         wrong = misfits(np.where(missing, 0, values), self.dtype)
         each = np.repeat(rows, len(values) // max(len(rows), 1))
-        self._flaw(each[missing], "not a number", f"{what} is missing, but expected was a number")
+        self._flaw(each[missing], "not a number", f"{what} is missing, expected a number")
         self._flaw(each[wrong], "does not fit its type", f"{what} does not fit into {self.dtype.name}")
         return np.where(missing | wrong, 0, values)
 
@@ -150,7 +158,7 @@ class _Table:
         width = flat.shape[1]
         good = lengths == width
         values = column.filter(_pyarrow()[0].array(good)).flatten()
-        text = f"the observation has {{}} entries, but expected were {width} as in the first row"
+        text = f"the observation has {{}} entries, expected {width} as in the first row"
         for i in np.flatnonzero(~good):
             self.flaws.append(Flaw(start + int(i), "mixed observation shapes", text.format(lengths[i])))
         flat[~good] = 0
@@ -171,20 +179,25 @@ class _Table:
         if self.obs is None:
             self._reserve((1,))
         assert self.obs is not None
+        ids, n = {name: column.result() for name, column in self.ids.items()}, self.size
+        meant = files.meant(self.file, self.said, columns)
         return Rows(
             file=self.file,
             obs=self.obs,
             names=self.names,
-            action=self.numbers[found.action],
-            agent=self.ids[found.agent].result(),
-            episode=self.ids[found.episode].result(),
+            action=together([self.numbers[name] for name in found.action], n),
+            agent=combined([ids[name] for name in found.agent], n, "all"),
+            episode=combined([ids[name] for name in found.episode], n, 0),
+            group=combined([ids[name] for name in found.group], n, 0) if found.group else None,
             t=None if found.t is None else self.numbers[found.t],
             terminated=None if found.terminated is None else self.flags[found.terminated],
             truncated=None if found.truncated is None else self.flags[found.truncated],
             flaws=tuple(self.flaws),
             notes=found.notes,
-            num_actions=columns.num_actions or self.said.get("num_actions"),
+            num_actions=files.how_many(columns, self.said.get("num_actions"), meant),
             ends=columns.ends,
+            action_columns=found.action,
+            **meant,
         )
 
 
@@ -210,7 +223,7 @@ class _IdColumn:
         elif types.is_integer(column.type) or types.is_floating(column.type):
             self._keep(here, column)
         else:
-            raise UserError(f"{self.file}: the {self.role} is of type {column.type}, but expected were names or whole numbers.")
+            raise UserError(f"{self.file}: the {self.role} is of type {column.type}, expected names or whole numbers.")
 
     def _keep(self, here: slice, column: Any) -> None:
         if self.values is None:
@@ -233,8 +246,12 @@ def _is_text(types: Any, kind: Any) -> bool:
     return types.is_string(value) or types.is_large_string(value)
 
 
+def _is_number(types: Any, kind: Any) -> bool:
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
 def _said(path: Path, metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
-    """What psiphi wrote about the table, as far as it makes sense: nothing but sizes is believed."""
+    """What psiphi wrote about the table: sizes, and what actions mean, which `files.meant` looks at."""
     try:
         said = json.loads((metadata or {}).get(KEY, b"{}"))
         shape, actions = said.get("shape", []), said.get("num_actions")
@@ -256,7 +273,7 @@ def write(demos: Demonstrations, path: Path, progress: bool) -> None:
     with (
         display.shown(f"writing {path.name}", done=0, total=len(demos), enabled=progress) as bar,
         files.replacing(path) as draft,
-        parquet.ParquetWriter(draft, schema, compression="zstd", use_dictionary=["agent", "episode"]) as writer,
+        parquet.ParquetWriter(draft, schema, compression="zstd", use_dictionary=["agent", "episode", Columns.group]) as writer,
     ):
         done = 0
         for block in files.blocks(demos):
@@ -274,7 +291,9 @@ def _schema(pyarrow: Any, demos: Demonstrations) -> Any:
     who = pyarrow.string() if demos.agents and isinstance(demos.agents[0], str) else pyarrow.int64()
     which = pyarrow.int64() if demos.episodes.id.dtype == np.int64 else pyarrow.string()
     flags = [("action", pyarrow.int32()), ("terminated", pyarrow.bool_()), ("truncated", pyarrow.bool_())]
-    said = json.dumps({"shape": list(demos.obs.shape[1:]), "num_actions": demos.num_actions})
+    if demos.group is not None:
+        flags.append((Columns.group, pyarrow.string() if demos.groups and isinstance(demos.groups[0], str) else pyarrow.int64()))
+    said = json.dumps({"shape": list(demos.obs.shape[1:]), "num_actions": demos.num_actions, **files.meaning(demos)})
     return pyarrow.schema([("agent", who), ("episode", which), ("t", pyarrow.int64()), *obs, *flags], metadata={KEY: said.encode()})
 
 
@@ -294,4 +313,7 @@ def _batch(pyarrow: Any, demos: Demonstrations, block: files.Block, schema: Any)
         pyarrow.array(block.terminated),
         pyarrow.array(block.truncated),
     ]
+    if demos.group is not None:
+        groups = pyarrow.array(list(demos.groups), schema.field(Columns.group).type)
+        columns.append(groups.take(pyarrow.array(block.group, mask=block.group < 0)))
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema)

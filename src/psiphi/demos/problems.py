@@ -27,6 +27,8 @@ class Problem(NamedTuple):
     """What was found and what was expected."""
     count: int = 1
     """How many steps (or rows) of the episode have the problem."""
+    episodes: int = 1
+    """How many episodes (or agents) this stands for."""
 
     def __str__(self) -> str:
         """One sentence."""
@@ -45,6 +47,23 @@ class DemonstrationsError(UserError):
         super().__init__(f"{errors[0]}{more}")
 
 
+FEW = 3
+"""So many problems of one kind are said one by one; more are counted, and the first one is said."""
+
+
+def summed(problems: Sequence[Problem]) -> list[str]:
+    """Sentences about problems, one for all of a kind that has many."""
+    kinds: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.severity, problem.kind), []).append(problem)
+    said = []
+    for (severity, kind), some in kinds.items():
+        times = sum(problem.episodes for problem in some)
+        many = f"{severity}: {kind}, {times:,} times; the first: {some[0]}"
+        said += [f"{severity}: {problem}" for problem in some] if times <= FEW else [many]
+    return said
+
+
 def per_episode(
     severity: Literal["error", "warning"],
     kind: str,
@@ -61,5 +80,7 @@ def per_episode(
     order = np.argsort(first)
     named = [Problem(severity, kind, file, *place(int(rows[first[i]])), text(int(rows[first[i]])), int(count[i])) for i in order[:MOST]]
     if len(order) > MOST:
-        named.append(Problem(severity, kind, file, None, None, None, f"{len(order) - MOST} further episodes have the problem: {kind}"))
+        rest = len(order) - MOST
+        text_of_rest = f"{rest} further episodes have the problem: {kind}"
+        named.append(Problem(severity, kind, file, None, None, None, text_of_rest, episodes=rest))
     return named

@@ -77,7 +77,7 @@ def _policy(choose: Callable[[str], Policy], name: str) -> Policy:
     try:
         return choose(name)
     except KeyError as error:
-        raise UserError(f"There is no policy for agent {name!r}; expected was one for each agent of the environment.") from error
+        raise UserError(f"There is no policy for agent {name!r}; expected one for each agent of the environment.") from error
 
 
 def random_policy(num_actions: int, seed: int) -> Policy:
@@ -139,7 +139,7 @@ class _Log:
 
     def demonstrations(self, what: str) -> Demonstrations:
         if not self.done:
-            raise UserError(f"{what} has no step; expected was at least one.")
+            raise UserError(f"{what} has no step; expected at least one.")
         agents, episodes, seen, acted, terminated, truncated = zip(*self.done, strict=True)
         observed = [np.stack(x) if len({o.shape for o in x}) == 1 else x for x in seen]
         given = rows.from_lists(observed, acted, agents, episodes, terminated, truncated, self.num_actions, (), file=what)
@@ -148,7 +148,7 @@ class _Log:
 
 def _at_least_one(episodes: int) -> int:
     if episodes < 1:
-        raise UserError(f"episodes is {episodes}, but expected was at least 1.")
+        raise UserError(f"episodes is {episodes}, expected at least 1.")
     return episodes
 
 
@@ -156,7 +156,7 @@ def _first_action(space: Any) -> int:
     from gymnasium.spaces import Discrete
 
     if not isinstance(space, Discrete):
-        raise UserError(f"The environment's actions are {space}, but expected were discrete ones.")
+        raise UserError(f"The environment's actions are {space}, expected discrete ones.")
     return int(space.start)
 
 
@@ -169,7 +169,7 @@ def _entry(space: Any, key: str | None) -> Any:
             raise UserError(f"The environment's observations have the parts {', '.join(map(repr, space.spaces))}; one has to be chosen.")
         space = space.spaces[key]
     if not isinstance(space, Box | Discrete):
-        raise UserError(f"The environment's observations are {space}, but expected were arrays of numbers (Box) or a number (Discrete).")
+        raise UserError(f"The environment's observations are {space}, expected arrays of numbers (Box) or a number (Discrete).")
     return space
 
 

@@ -1,6 +1,6 @@
 """A log as it was found, a row per step and nothing believed yet; and how it becomes episodes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from psiphi import doors
 from psiphi.demos.columns import entry_names, kept_dtype
 from psiphi.demos.demonstrations import Demonstrations, Episodes, PerEpisode
+from psiphi.demos.discretiser import Discretiser
 from psiphi.errors import UserError
 
 CHUNK = 65_536
@@ -39,7 +40,7 @@ class Rows(NamedTuple):
     """[N, ...]"""
     names: tuple[str, ...]
     action: np.ndarray
-    """float64[N], NaN where there is none."""
+    """float64[N], or ``[N, C]`` where an action is several numbers or said to be continuous; NaN where there is none."""
     agent: Ids
     episode: Ids
     t: np.ndarray | None = None
@@ -56,6 +57,12 @@ class Rows(NamedTuple):
     notes: tuple[str, ...] = ()
     num_actions: int | None = None
     ends: Literal["truncated", "terminated"] = "truncated"
+    action_columns: tuple[str, ...] = ("action",)
+    """What the numbers of an action are called."""
+    action_names: tuple[str, ...] = ()
+    discretiser: Discretiser | None = None
+    group: Ids | None = None
+    """Which rows must stay together when some are held out."""
 
 
 class Layout(NamedTuple):
@@ -118,13 +125,39 @@ def coded(values: np.ndarray, missing: np.ndarray | None = None) -> Ids:
     return Ids(codes, names[order].astype(np.int64 if names.dtype.kind in "iu" else object))
 
 
+def combined(columns: Sequence[Ids], rows: int, alone: str | int) -> Ids:
+    """Several columns of names as one key, "scene/car"; no column at all is one name for all rows."""
+    if not columns:
+        return Ids(np.zeros(rows, np.int32), np.array([alone], np.int64 if isinstance(alone, int) else object))
+    whole = columns[0]
+    for ids in columns[1:]:
+        missing = (whole.codes < 0) | (ids.codes < 0)
+        pairs = coded(whole.codes.astype(np.int64) * max(len(ids.names), 1) + ids.codes, missing)
+        first, second = pairs.names // max(len(ids.names), 1), pairs.names % max(len(ids.names), 1)
+        names = [f"{a}/{b}" for a, b in zip(whole.names[first].tolist(), ids.names[second].tolist(), strict=True)]
+        whole = Ids(pairs.codes, np.array(names, object))
+    return whole
+
+
+def together(actions: Sequence[np.ndarray], rows: int) -> np.ndarray:
+    """Columns of actions as `Rows` hold them."""
+    if not actions:
+        return np.full(rows, np.nan)
+    return actions[0] if len(actions) == 1 else np.stack(actions, axis=1)
+
+
+def no_action(action: np.ndarray) -> np.ndarray:
+    """bool[N]: where there is no action."""
+    return np.isnan(action) if action.ndim == 1 else np.logical_or.reduce(np.isnan(action), axis=1)
+
+
 def whole_numbers(file: str, role: str, values: np.ndarray) -> Ids:
     """Ids that came as floating-point numbers, as whole numbers do when some are missing."""
     missing = np.isnan(values)
     broken = ~missing & (values != np.floor(values))
     if broken.any():
         found = values[np.flatnonzero(broken)[0]]
-        raise UserError(f"{file}: the {role} of row {np.flatnonzero(broken)[0]} is {found}, but expected was a name or a whole number.")
+        raise UserError(f"{file}: the {role} of row {np.flatnonzero(broken)[0]} is {found}, expected a name or a whole number.")
     return coded(np.where(missing, 0, values).astype(np.int64), missing)
 
 
@@ -150,7 +183,7 @@ def layout(rows: Rows) -> Layout:
 def closing(rows: Rows, where: Layout) -> np.ndarray:
     """int64: the places, in the layout's order, of rows that are only the observation after the last step."""
     last = where.start[1:] - 1
-    return last[np.isnan(where.column(rows.action)[last]) & (np.diff(where.start) > 1)]
+    return last[no_action(where.column(rows.action)[last]) & (np.diff(where.start) > 1)]
 
 
 def build(rows: Rows, where: Layout) -> Demonstrations:
@@ -190,7 +223,21 @@ def build(rows: Rows, where: Layout) -> Demonstrations:
         num_actions=rows.num_actions or int(action.max()) + 1,
         names=rows.names,
         notes=rows.notes,
+        action_names=rows.action_names,
+        discretiser=rows.discretiser,
+        **_groups(rows, where),
     )
+
+
+def _groups(rows: Rows, where: Layout) -> dict[str, Any]:
+    """Which episodes stay together; of groups that have no episode nothing is kept."""
+    if rows.group is None or (rows.group.codes < 0).all():
+        return {}
+    ids = Ids(where.column(rows.group.codes)[where.start[:-1]], rows.group.names)
+    used, codes = np.unique(ids.codes[ids.codes >= 0], return_inverse=True)
+    group = np.full(len(ids.codes), -1, np.int32)
+    group[ids.codes >= 0] = codes
+    return {"groups": tuple(ids.names[used].tolist()), "group": group}
 
 
 def _ended(rows: Rows, where: Layout, why: Literal["truncated", "terminated"]) -> np.ndarray:
@@ -231,6 +278,7 @@ def from_lists(
     names: tuple[str, ...],
     file: str = "the lists",
     notes: tuple[str, ...] = (),
+    groups: PerEpisode | None = None,
 ) -> Rows:
     """Rows from one entry per episode; an episode's observations are as many as its actions or one more."""
     for name, column in {"observations": observations, "actions": actions, "agents": agents}.items():
@@ -238,10 +286,12 @@ def from_lists(
             raise UserError(f"The {name} are {doors.called(column)}, expected a list with one entry per episode.")
     episodes = _numbered(agents) if episodes is None else episodes
     columns = {"observations": observations, "actions": actions, "agents": agents, "episodes": episodes}
-    columns |= {name: flags for name, flags in (("terminated", terminated), ("truncated", truncated)) if flags is not None}
+    columns |= {
+        name: flags for name, flags in (("terminated", terminated), ("truncated", truncated), ("groups", groups)) if flags is not None
+    }
     if len({len(column) for column in columns.values()}) > 1 or not len(agents):
         found = ", ".join(f"{len(column)} {name}" for name, column in columns.items())
-        raise UserError(f"Expected was one entry per episode, and at least one, but found were {found}.")
+        raise UserError(f"Expected one entry per episode, and at least one, but found {found}.")
     seen, acted, flaws, row = [], [], [], 0
     shape, dtype = _usual(observations)
     for some, done in zip(observations, actions, strict=True):
@@ -257,7 +307,9 @@ def from_lists(
     names = names or entry_names(shape)
     t = np.concatenate([np.arange(n, dtype=np.float64) for n in rows_of])  # so that an episode given twice is noticed
     obs, action = np.concatenate(seen), np.concatenate(acted)
-    return Rows(file, obs, names, action, who, which, t, *flags, flaws=tuple(flaws), notes=notes, num_actions=num_actions)
+    group = None if groups is None else _repeated(groups, rows_of)
+    rest: dict[str, Any] = {"flaws": tuple(flaws), "notes": notes, "num_actions": num_actions, "group": group}
+    return Rows(file, obs, names, action, who, which, t, flags[0], flags[1], **rest)
 
 
 def _numbered(agents: PerEpisode) -> list[int]:
@@ -292,14 +344,19 @@ def _episode(some: Any, done: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, 
     obs, action, flaws = _array(some), _array(done), []
     if action is None or action.ndim != 1:
         found = "no numbers" if action is None else f"an array of shape {action.shape}"
-        flaws.append(("actions of a wrong shape", f"the actions are {found}, but expected was one integer per step"))
+        flaws.append(
+            (
+                "actions of a wrong shape",
+                f"the actions are {found}, expected one integer per step; psiphi.demos.Discretiser makes such",
+            )
+        )
         action = np.zeros(0 if obs is None else max(len(obs) - 1, 1))
     if obs is None or obs.shape[1:] != shape:
         found = "not an array of numbers" if obs is None else f"of shape {obs.shape[1:]}"
-        flaws.append(("mixed observation shapes", f"an observation is {found}, but expected was the shape of the first episode's, {shape}"))
+        flaws.append(("mixed observation shapes", f"an observation is {found}, expected the shape of the first episode's, {shape}"))
         obs = np.zeros((max(len(action), 1), *shape))
     if len(obs) - len(action) not in (0, 1) or not len(action):
-        text = f"there are {len(obs)} observations and {len(action)} actions, but expected were some actions and as many or one more"
+        text = f"there are {len(obs)} observations and {len(action)} actions, expected some actions and as many or one more"
         flaws.append(("observations and actions that do not match", text))
         obs = np.zeros((max(len(action), 1), *shape))
     return obs, np.concatenate([action.astype(np.float64), np.full(len(obs) - len(action), np.nan)]), flaws
@@ -316,7 +373,7 @@ def _repeated(values: PerEpisode, times: np.ndarray) -> Ids:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     kinds = {type(value) for value in plain if value is not None}
     if not kinds <= {str} and not kinds <= {int}:
-        raise UserError(f"Ids are of the kinds {', '.join(sorted(kind.__name__ for kind in kinds))}; expected were strings or integers.")
+        raise UserError(f"Ids are of the kinds {', '.join(sorted(kind.__name__ for kind in kinds))}; expected strings or integers.")
     missing = np.array([value is None or value == "" for value in plain])
     blank = "" if kinds <= {str} else 0
     ids = coded(np.array([blank if value is None else value for value in plain], object if kinds <= {str} else np.int64), missing)

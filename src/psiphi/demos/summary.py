@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from psiphi.demos.demonstrations import Demonstrations, flattened
+from psiphi.demos.demonstrations import Demonstrations, flattened, unnamed_actions
 
 CHUNK = 65_536
 MOST_COLUMNS = 64
@@ -22,6 +22,8 @@ def summary(demos: Demonstrations) -> dict[str, Any]:
         "obs_shape": list(demos.obs.shape[1:]),
         "obs_dtype": demos.obs.dtype.name,
         "num_actions": demos.num_actions,
+        "action_names": None if demos.action_names == unnamed_actions(demos.num_actions) else list(demos.action_names),
+        "groups": len(demos.groups),
         "length": _spread(demos.lengths),
         "terminated": int(demos.episodes.terminated.sum()),
         "truncated": int((demos.episodes.truncated & ~demos.episodes.terminated).sum()),

@@ -5,6 +5,7 @@ Errors are looked for in the rows as they were found (`errors`), warnings in dem
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from psiphi.demos.summary import fingerprints, first_in_episode, twins
 from psiphi.errors import UserError
 
 LARGEST_ACTION = limits.MOST_ACTIONS - 1
+MISTAKES = 10
+"""So many different actions that are no whole numbers may be mistakes; more are continuous actions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +91,10 @@ class _Log(NamedTuple):
 def errors(rows: Rows, where: Layout) -> list[Problem]:
     """Everything that keeps a log out."""
     if not len(rows.action):
-        return [Problem("error", "nothing", rows.file, None, None, None, "there is no step in it, but expected was at least one")]
+        return [Problem("error", "nothing", rows.file, None, None, None, "there is no step in it, expected at least one")]
     episode_of = np.repeat(np.arange(len(where.agent)), np.diff(where.start))
     log = _Log(rows, where, episode_of, None if rows.t is None else where.column(rows.t))
-    checks = (_missing_ids, _unreadable, _times, _actions, _ends, _finite)
+    checks = (_missing_ids, _unreadable, _times, _actions, _groups, _ends, _finite)
     return [problem for check in checks for problem in check(log)]
 
 
@@ -153,18 +156,45 @@ def _times(log: _Log) -> list[Problem]:
 
 def _actions(log: _Log) -> list[Problem]:
     action = log.where.column(log.rows.action)
-    open_end = np.isnan(action)
+    open_end = raw.no_action(action)
     open_end[raw.closing(log.rows, log.where)] = False
     found = log.said(
         "missing action", np.flatnonzero(open_end), lambda p: f"the action is missing in row {log.row(p)}, which is not the last of several"
     )
+    if (text := continuous(log.rows)) is not None:
+        return [*found, Problem("error", "continuous actions", log.rows.file, None, None, None, text)]
     broken = np.flatnonzero(~np.isnan(action) & ((action != np.floor(action)) | np.isinf(action)))
-    found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, but expected was an integer")
+    found += log.said("action that is no integer", broken, lambda p: f"the action is {_number(action[p])}, expected an integer")
     most = LARGEST_ACTION if log.rows.num_actions is None else log.rows.num_actions - 1
     outside = np.flatnonzero((action == np.floor(action)) & ~np.isinf(action) & ((action < 0) | (action > most)))
     expected = f"0 to {most}"
-    found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, but expected was {expected}")
+    found += log.said("action out of range", outside, lambda p: f"the action is {_number(action[p])}, expected {expected}")
     return found
+
+
+def continuous(rows: Rows) -> str | None:
+    """One sentence if actions are continuous, or several numbers; None if they are whole numbers, but for a few mistakes."""
+    command = f"psiphi demos discretise {shlex.quote(rows.file)} OUT --action {','.join(rows.action_columns)}"
+    if rows.action.ndim == 2:
+        what = ", ".join(map(repr, rows.action_columns[:12])) + (" ..." if len(rows.action_columns) > 12 else "")
+        found = f"the action is {what}" if len(rows.action_columns) > 1 else f"the action {what} is said to be continuous"
+        return f"{found}, expected one whole number from 0, which {command} makes"
+    known = rows.action[~np.isnan(rows.action)]
+    broken = known[(known != np.floor(known)) & ~np.isinf(known)]
+    if len(np.unique(broken)) <= MISTAKES and not (len(broken) > 1 and 2 * len(broken) > len(known)):
+        return None
+    found = f"the action is {broken[0]:.6g} and the like in {len(broken):,} of {len(known):,} steps"
+    return f"{found}, expected whole numbers from 0, which {command} makes"
+
+
+def _groups(log: _Log) -> list[Problem]:
+    """Episodes of two groups."""
+    if log.rows.group is None:
+        return []
+    codes = log.where.column(log.rows.group.codes)
+    inside = log.episode_of[1:] == log.episode_of[:-1]
+    text = "the episode has steps of two groups, expected one group for all of it"
+    return log.said("two groups", np.flatnonzero(inside & (codes[1:] != codes[:-1])) + 1, lambda p: text)
 
 
 def _ends(log: _Log) -> list[Problem]:
@@ -173,7 +203,7 @@ def _ends(log: _Log) -> list[Problem]:
     last_step = last.copy()
     shut = raw.closing(log.rows, log.where)
     last_step[log.episode_of[shut]] -= 1
-    found, text = [], "{} more steps follow, but expected was none after the step at which the episode is {}"
+    found, text = [], "{} more steps follow, expected none after the step at which the episode is {}"
     for name, flags in (("terminated", log.rows.terminated), ("truncated", log.rows.truncated)):
         if flags is None:
             continue
@@ -195,7 +225,7 @@ def _finite(log: _Log) -> list[Problem]:
 
     def text(p: int) -> str:
         entry = int(np.flatnonzero(~np.isfinite(flat[log.row(p)]))[0])
-        return f"the observation's {log.rows.names[entry]!r} is {flat[log.row(p), entry]}, but expected was a finite number"
+        return f"the observation's {log.rows.names[entry]!r} is {flat[log.row(p), entry]}, expected a finite number"
 
     # Where the reader found no number at all, it has said so and put a NaN there.
     bad[[flaw.row for flaw in log.rows.flaws]] = False
@@ -213,7 +243,7 @@ def _finite(log: _Log) -> list[Problem]:
 def validate(demos: Demonstrations, file: str = "the demonstrations", thresholds: Thresholds | None = None) -> list[Problem]:
     """What a person should know of demonstrations before anybody learns from them; none of it keeps them out."""
     if not len(demos):
-        raise UserError(f"{file}: there is no step in it, but expected was at least one.")
+        raise UserError(f"{file}: there is no step in it, expected at least one.")
     limits = thresholds or Thresholds()
     prints = fingerprints(demos.obs)
     return [
