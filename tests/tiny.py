@@ -18,7 +18,7 @@ from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.envs.highway import HighwayConfig, goal
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.model import Model
-from psiphi.training import Run
+from psiphi.training import Run, Trained
 from psiphi.types import EnvSpec
 
 _ITD = {"torso_hidden": (8,), "phi_hidden": (8,), "psi_hidden": (8,), "batch": 4, "cross_batch": 4, "replay_size": 64}
@@ -92,6 +92,13 @@ def model(made: Run, seed: int = 0) -> Model:
     like = Model(net, jax.ShapeDtypeStruct((agents, made.agent.num_cumulants), jnp.float32), jax.ShapeDtypeStruct((agents,), jnp.float32))  # pyright: ignore[reportArgumentType]
     draw = np.random.default_rng(seed)
     return jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), x.dtype), like)
+
+
+def as_trained(made: Run, rows: list[dict[str, Any]], env_steps: int) -> Trained:
+    """What a training leaves, but for what was learned: for those who only look at rows."""
+    made = training.completed(made)
+    nothing: Any = None
+    return Trained(made, nothing, nothing, spec_of(made), nothing, made.demonstrators, nothing, 0, (), env_steps, 1.0, rows)
 
 
 def spec_of(made: Run) -> EnvSpec:
