@@ -573,7 +573,7 @@ def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: A
         return None
     tasks = wanted_tasks(run, world, shown.agents) if algorithm.tells_apart and not run.pooled else None
     if tasks is not None:
-        return _apart(run, world, place, algorithm, tasks)
+        return _apart(run, world, place, algorithm, tasks, watches=shown.watch is not None)
     if place.env is not None:
         assert inside.env is not None
         return partial(_judged, run, world, inside.env, agent)
@@ -592,7 +592,7 @@ def _judged(run: Run, world: World, env: Env, agent: Agent, state: Any, key: Arr
     return world.figures(run.world, run.task, got)
 
 
-def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str]) -> Evaluate | None:
+def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str], *, watches: bool) -> Evaluate | None:
     if place.env is None:
         return None
 
@@ -602,7 +602,7 @@ def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: di
             env = world.env(run.world, task)
             assert isinstance(env, Env)
             assert algorithm.imitates is not None
-            policy = algorithm.imitates(run.agent, state, k)
+            policy = algorithm.imitates(run.agent, state.agent if watches else state, k)
             got = rollout_returns(env, policy, key, run.evaluate_episodes, world.longest(run.world))
             found |= {f"{figure}/{name}": x for figure, x in world.figures(run.world, task, got).items()}
         return found
