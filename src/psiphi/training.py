@@ -474,8 +474,8 @@ def _looked_through(env: Env, spec: EnvSpec, look: Callable[[Any], Any]) -> Env:
 
 
 def lens_of(spec: EnvSpec, demos: Demos | None) -> Lens:
-    """What is done to observations: by the demonstrations' mean and spread; without demonstrations nothing is known of either."""
-    if demos is None:
+    """What is done to observations: by the demonstrations' mean and spread; before there are any nothing is known of either."""
+    if demos is None or not np.asarray(demos.count).any():
         return lenses.blank(spec.obs_shape, spec.obs_dtype, False)
     examples = np.concatenate([np.asarray(demos.steps.obs[k, :count]) for k, count in enumerate(np.asarray(demos.count))])
     return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype)
