@@ -73,9 +73,17 @@ def _with_demonstrations(run: Run) -> Run:
     if not ALGORITHMS[run.algorithm].watches(run.agent):
         return dataclasses.replace(run, demos=NONE, demonstrators=())
     if run.demos == NONE:
-        preset = training.worlds.find(run.env).presets[run.algorithm]()
-        return dataclasses.replace(run, demos=preset["demos"])
+        return dataclasses.replace(run, demos=_source(run))
     return run
+
+
+def _source(run: Run) -> str:
+    """Where demonstrations come from in a run's world: where its settings say, or what there is."""
+    world = training.worlds.find(run.env)
+    tuned = world.presets[run.algorithm]()["demos"] if run.algorithm in world.presets else NONE
+    if tuned != NONE:
+        return tuned
+    return training.RECORDED if world.record is not None else ONLINE if world.watched(run.world) else NONE
 
 
 def _less(run: Run, effort: Effort) -> dict[str, Any]:
@@ -105,7 +113,8 @@ def saw(run: Run) -> list[str]:
     algorithm = ALGORITHMS[run.algorithm]
     shown = "none"
     if algorithm.watches(run.agent) and run.demos == ONLINE:
-        shown = f"those of the {run.world.observed} nearest cars, at every step"
+        cars = getattr(run.world, "observed", None)
+        shown = "what others do, at every step" if cars is None else f"those of the {cars} nearest cars, at every step"
     elif algorithm.watches(run.agent) and run.demos != NONE:
         count = len(run.demonstrators or training.worlds.find(run.env).demonstrators(run.world))
         shown = f"{run.episodes:,} episodes of each of {count}"
