@@ -29,6 +29,8 @@ BACK, LEFT, RIGHT = range(3)
 THIRSTY = {"B1", "B2", "B3", "C1", "C3", "C6", "C7", "C8"}
 MICE = ("B1", "B3", "C1", "C3", "B5", "B6", "D3", "D4")
 """Four of either kind, so that a fit takes minutes."""
+SPARSITY = 0.005
+"""Smaller than usual: each dead end is seen seldom, and the usual prior would take all of them for nothing."""
 
 
 # --- From visits to demonstrations ---------------------------------------------------------------------------------------
@@ -71,11 +73,12 @@ def demonstrations(bouts: dict[tuple[str, str], np.ndarray]) -> psiphi.Demonstra
 
 
 def features(obs: Any, action: Any, next_obs: Any, terminated: Any) -> Any:
-    """What may matter: which junction a step leads to, or home."""
+    """What may matter: which dead end a step leads to, going home, turning round, and going on at all."""
     import jax.numpy as jnp
 
     home = jnp.asarray(terminated)[:, None].astype(jnp.float32)
-    return jnp.concatenate([(1 - home) * next_obs[:, :JUNCTIONS], home], axis=1)
+    back = jnp.take_along_axis(jnp.asarray(obs)[:, JUNCTIONS:], jnp.asarray(action)[:, None], axis=1).astype(jnp.float32)
+    return jnp.concatenate([(1 - home) * next_obs[:, INNER:JUNCTIONS], home, (1 - home) * back, jnp.ones_like(home)], axis=1)
 
 
 # --- Judging -------------------------------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ def main(path: Path, mice: tuple[str, ...], updates: int, seed: int) -> psiphi.I
     demos = demonstrations(read(path, mice))
     print(demos)
     train, test = demos.split(held_out=0.2, seed=seed)  # whole bouts
-    config = dataclasses.replace(OFFLINE, cumulants="given", updates=updates, gamma=0.9)
+    config = dataclasses.replace(OFFLINE, cumulants="given", updates=updates, gamma=0.9, sparsity=SPARSITY)
     itd = psiphi.ITD(config, seed=seed, features=features, refits=1).fit(train, progress=False)
     print(f"Fitted after {time.monotonic() - started:.0f} s")
 
@@ -130,14 +133,15 @@ def main(path: Path, mice: tuple[str, ...], updates: int, seed: int) -> psiphi.I
     print(f"  of count tables: {bits(count_table(train, test, False), test):.3f} by junction, ", end="")
     print(f"{bits(count_table(train, test, True), test):.3f} by junction and where from; even odds {np.log2(1 / 3):.3f}")
 
-    print("\nInferred reward at the port, beyond the mean of the other dead ends, in standard deviations of all junctions")
+    print("\nInferred reward at the port, beyond the mean of all dead ends, in their standard deviations")
     likes = {}
     for mouse in itd.agents:
-        w = itd.preferences[mouse][:JUNCTIONS]
-        likes[mouse] = float((w[PORT - 1] - np.delete(w[INNER:], PORT - 1 - INNER).mean()) / w.std())
-        best = np.argsort(-w)[:3] + 1
+        w = itd.preferences[mouse]
+        ends, (home, back, _) = w[: JUNCTIONS - INNER], w[JUNCTIONS - INNER :]
+        likes[mouse] = float((ends[PORT - INNER - 1] - ends.mean()) / max(ends.std(), 1e-12))
+        best = ", ".join(str(INNER + 1 + i) for i in np.argsort(-ends)[:3])
         kind = "thirsty" if mouse in THIRSTY else "sated"
-        print(f"  {mouse} ({kind}): {likes[mouse]:+.2f}; most liked: junctions {', '.join(map(str, best))}")
+        print(f"  {mouse} ({kind}): {likes[mouse]:+.2f}; most liked: {best}; home {home:+.2f}, turning round {back:+.2f}")
     told = auc([value for mouse, value in likes.items() if mouse in THIRSTY], [v for mouse, v in likes.items() if mouse not in THIRSTY])
     print(f"  It tells thirsty from sated with an area under the curve of {told:.2f}.")
 
