@@ -65,16 +65,20 @@ class Described:
     actions_seen: float
     gamma: float = 0.9
     form: Form = "wants"
+    forms: tuple[Form, ...] = ()
     caution: tuple[float, ...] = ()
     lapse: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
     members: int = 0
     """Networks in the committee; 0: there is a single one."""
     given: GivenShape | None = None
+    likeness_least: tuple[tuple[float, ...], ...] = ()
+    likeness_most: tuple[tuple[float, ...], ...] = ()
 
 
 def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int, task: np.ndarray | None) -> None:
     """Write a model directory."""
+    least, most = ((), ()) if known.likeness_range is None else (_rows(table) for table in known.likeness_range)
     description = Described(
         obs_shape=known.lens.shape,
         obs_dtype=known.lens.dtype.name,
@@ -86,16 +90,19 @@ def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int,
         ego=known.has_ego,
         has_task=task is not None,
         seed=seed,
-        likeness=tuple(tuple(map(float, row)) for row in known.likeness),
+        likeness=_rows(known.likeness),
         coverage=tuple(known.coverage.share[agent] for agent in known.agents),
         actions_seen=known.coverage.actions,
         gamma=known.gamma,
         form=known.form,
+        forms=known.forms,
         caution=known.caution,
         lapse=known.lapse,
         names=known.names,
         members=known.model.net.nets.w.shape[0] if isinstance(known.model.net, Committee) else 0,
         given=given_shape(known.model.net.given),
+        likeness_least=least,
+        likeness_most=most,
     )
     meta = {
         "kind": KIND,
@@ -108,6 +115,10 @@ def save(path: Path, algorithm: Algorithm, known: Known, config: Any, seed: int,
     }
     task_array = np.zeros(known.model.w.shape[1], np.float32) if task is None else np.asarray(task, np.float32)
     checkpoint.save(path, {"model": known.model, "task": task_array}, meta=meta)
+
+
+def _rows(table: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(map(float, row)) for row in table)
 
 
 class Loaded(typing.NamedTuple):
@@ -194,9 +205,11 @@ def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[A
         first_action=described.first_action,
         gamma=described.gamma,
         form=described.form,
+        forms=described.forms,
         caution=described.caution,
         lapse=described.lapse,
         names=described.names,
+        likeness_range=np.asarray([described.likeness_least, described.likeness_most]) if described.likeness_least else None,
     )
 
 
@@ -205,8 +218,9 @@ def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
     fine = isinstance(agents, list) and agents and (all(type(a) is str for a in agents) or all(type(a) is int for a in agents))
     if not fine or len(set(agents)) != len(agents):
         raise UserError(f"{path} is damaged: its agents are not different ids, all strings or all integers.")
-    optional = [len(column) for column in (described.caution, described.lapse) if column]
-    sizes = {len(agents), len(described.coverage), len(described.likeness), *map(len, described.likeness), *optional}
+    optional = [len(column) for column in (described.caution, described.lapse, described.forms) if column]
+    tables = [described.likeness, *((described.likeness_least, described.likeness_most) if described.likeness_least else ())]
+    sizes = {len(agents), len(described.coverage), *optional, *(size for table in tables for size in (len(table), *map(len, table)))}
     if len(sizes) != 1 or described.num_actions < 1 or min(described.obs_shape, default=0) < 1 or described.beta <= 0:
         raise UserError(f"{path} is damaged: what its manifest says of agents, actions and observations does not fit together.")
     limits.check_most(f"{path} is damaged: too large observations, in entries", math.prod(described.obs_shape), limits.MOST_ENTRIES)
