@@ -17,6 +17,7 @@ from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
+from psiphi.api.judging import shown_and_held
 from psiphi.api.known import Known, Learned, known_from
 from psiphi.api.lens import Lens, lens_for
 from psiphi.configs import Few
@@ -32,7 +33,7 @@ from psiphi.types import Agent, Demonstration, Demos, EnvSpec
 
 OFFLINE = ITDConfig(
     cumulants="changes", num_cumulants=0, gamma=0.0, lapse=0.1, cross_policy_on="pooled", cross_batch=128, batch=48, cross_policy=1.0,
-    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128), psi_hidden=(64,), updates=2_000,
+    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128), psi_hidden=(64,), updates=1_500,
 )  # fmt: skip
 """ITD from logs alone, for observations that are rows of numbers: rewards are linear in what changes in a step."""
 
@@ -222,22 +223,6 @@ def enough(config: ITDConfig, rows: list[dict[str, Any]]) -> bool:
     return len(means) > PATIENCE and min(means[:-PATIENCE]) < min(means[-PATIENCE:]) - 1e-3
 
 
-FEWEST_EPISODES = 5
-"""Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
-
-
-def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[Demonstrations, Demonstrations | None]:
-    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if nobody has."""
-    rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
-    if not held_out or not rich:
-        return demos, None
-    _, some = demos.split(held_out, seed)
-    names = {(demos.agents[k], name) for k, name in zip(some.episodes.agent.tolist(), some.episodes.id.tolist(), strict=True)}
-    whose = zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True)
-    held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose])
-    return demos._chosen(~held), demos._chosen(held)
-
-
 HELD_STEPS = 256
 """Of each agent, so many held-out steps are looked at while it is fitted."""
 
@@ -299,7 +284,7 @@ class ITD(Learned):
         )  # fmt: skip
         self._used, self._task = config, None
         kinds = "changes, end, constant" if "end" in known.names else config.cumulants
-        self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed)
+        self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed, background=steps.background)
         return self
 
     def _fitted(

@@ -42,6 +42,8 @@ class Seen(NamedTuple):
     """Those states."""
     onward: csr_array
     """[P, S]: how likely a pair leads on to each state; an end leads nowhere."""
+    led: Int[np.ndarray, " N"]
+    """Of each step, the state to which it led."""
     known: float
     """The share of steps that end, or lead to where something was done in another step."""
 
@@ -62,7 +64,7 @@ def seen_world(
     acting, first = np.unique(where, return_index=True)
     visits = np.bincount(here, minlength=S)
     known = float(np.mean(~goes_on | (visits[there] > 0))) if N else 0.0
-    return Seen(here, pair, count, where, first, acting, onward, known)
+    return Seen(here, pair, count, where, first, acting, onward, there, known)
 
 
 def numbered(rows: Float[np.ndarray, "N n"]) -> Int[np.ndarray, " N"]:
@@ -75,7 +77,7 @@ def numbered(rows: Float[np.ndarray, "N n"]) -> Int[np.ndarray, " N"]:
 
 
 def planned(world: Seen, reward: Float[np.ndarray, "N K"], beyond: Float[np.ndarray, "S K"], gamma: float) -> Int[np.ndarray, "states K"]:
-    """The best pair in every state in which something was done, for each of K rewards of the steps; `beyond` is what other states are worth."""
+    """The best pair in every state in which something was done, for each of K rewards of the steps; other states are worth `beyond`."""
     paid = np.stack([np.bincount(world.pair, column, len(world.count)) for column in reward.T], axis=1) / world.count[:, None]
     value = beyond.astype(np.float64)
     value[world.acting] = 0.0
@@ -137,6 +139,11 @@ def kept(
         by_plan = lost(world, planned(world, reward, beyond, gamma), loss, start, gamma)
         found.append(1.0 - np.divide(by_plan, by_chance, out=np.full(K, np.nan), where=by_chance > 1e-9))
     return found
+
+
+def again(state: Int[np.ndarray, " N"], who: Int[np.ndarray, " N"], episode: Int[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    """Whether another episode of the same agent was in the state of each step."""
+    return _without_own_episode(state * (int(who.max(initial=0)) + 1) + who, episode) > 0
 
 
 # --- Do ids mean anything? -----------------------------------------------------------------------------------------------------------
