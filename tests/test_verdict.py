@@ -209,7 +209,7 @@ def test_a_plan_in_the_logs_own_world_tells_right_rewards_from_wrong_ones():
     right, wrong = replanning.kept(world, [true, true[:, [1, 0, 2]]], -would_not, beyond, log["who"], starts, 0.9)
     assert world.known == 1.0
     np.testing.assert_allclose(right[:2], 1.0)
-    assert (wrong[:2] < verdict.AVOIDED).all() and np.isnan(right[2]), "on another's reward a plan is as bad as chance; 2 minds nothing"
+    assert (wrong[:2] < verdict.HANDED).all() and np.isnan(right[2]), "agent 2 minds nothing that it does"
 
 
 def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():
@@ -229,8 +229,8 @@ def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():
 
 FINE = {
     "nll": 0.5, "majority": 1.2, "count": 0.6, "clone": 0.5, "told_apart": 0.4, "one_for_all": 0.3, "outdone": 0.0, "agreement": 0.9,
-    "coverage": 0.9, "familiar": 0.9, "avoided": 0.9, "handed": 0.95, "explained": 0.9, "signal": 0.5, "held_out_steps": 200, "episodes": 20, "consistency": 20.0,
-    "lapse": 0.1,
+    "coverage": 0.9, "familiar": 0.9, "avoided": 0.9, "handed": 0.95, "explained": 0.9, "signal": 0.5, "held_out_steps": 200,
+    "episodes": 20, "consistency": 20.0, "lapse": 0.1,
 }  # fmt: skip
 FACTS = {"rank": 2.9, "gamma": 0.95, "median_length": 40.0, "terminated_share": 0.8, "cumulants": "changes, constant", "ids": 9.0}
 

@@ -23,6 +23,8 @@ from psiphi.errors import UserError
 
 MARGIN = 0.01
 """Nats per step by which a policy has to be better than a simpler one, at least: a rule of thumb, a little above what refits differ by."""
+HABIT = 0.25
+"""An agent whose habits alone predict it to this share of log A nats has next to one action: no policy is better. A rule of thumb."""
 MARGIN_SHARE = 0.02
 """The same as a share of the policy's own nats; the larger of the two counts. A rule of thumb."""
 CLONE_MARGIN = 0.05
@@ -37,9 +39,9 @@ OUTDONE = 0.2
 logs of an agent are above on its true reward, all are on another agent's and on its own turned round. There are other ways to be wrong."""
 THIN = 0.75
 """Coverage below this rests on guesses to a good part: a rule of thumb, the one of `psiphi.api.coverage`."""
-AVOIDED = 0.2
-"""A plan on a reward, without caution, that avoids less than this share of what the agent would rather not do is little better than chance:
-the reward is another's, or turned round. Rewards that are right have .5 to 1 on tuning seeds."""
+AVOIDED = 0.4
+"""A plan on a reward, without caution, that avoids less than this share of what the agent would rather not do hardly leads where the agent
+goes: the reward is another's, or turned round. Rewards that are right have .5 to 1 on tuning seeds; chance has 0."""
 HANDED = 0.7
 """The same of what would be handed out, with caution. Below, the behaviour is handed out instead (`psiphi.api.judging`)."""
 IDS = 3.0
@@ -351,6 +353,12 @@ def _scored(evidence: Evidence) -> np.ndarray:
     return np.where(evidence.episodes < EPISODES, np.nan, steps)
 
 
+def _above_majority(evidence: Evidence) -> np.ndarray:
+    """By how much a policy is better than habit; nothing is said of who always does the same, or was scored on a few steps."""
+    told = (evidence.majority > HABIT * math.log(max(evidence.num_actions, 2))) & ~(evidence.held_out_steps < FEW_HELD_OUT)
+    return np.where(told, evidence.majority - evidence.nll, np.nan)
+
+
 def _strange(evidence: Evidence) -> np.ndarray:
     """The share of an agent's steps in states that were seen once; not held against an agent who is predicted well there."""
     predicted = (evidence.nll < THIN_NATS * math.log(max(evidence.num_actions, 2))) & (evidence.held_out_steps >= FEW_HELD_OUT)
@@ -369,7 +377,7 @@ RULES = (
         "Record more episodes of it, or hold out a larger share.",
     ),
     Rule(
-        "no-better-than-majority", lambda e: e.majority - e.nll, _margin, "below",
+        "no-better-than-majority", _above_majority, _margin, "below",
         "The policy of agent {agent!r} predicts held-out actions no better than always guessing how often it does what "
         "({figure:+.3f} nats per step).",
         "Log what it decides by, or more of its steps; until then its reward explains nothing that it does.",
