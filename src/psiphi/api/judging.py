@@ -70,12 +70,13 @@ def judged(
     )
     caution = _caution(known, nll, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
     avoided = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
-    forms = tuple("behaviour" if known.form == "behaviour" or share < verdict.HANDED else "wants" for share in avoided[1])
+    handed = np.where(np.array(caution) > 0, avoided[1], np.nan)  # where the imitation does not generalise, it is no better to plan on
+    forms = tuple("behaviour" if share < verdict.HANDED else "wants" for share in handed)
     found = measured(known, members, steps, asked, log_prob, seed)._replace(
         nll=nll,
         familiar=familiar,
         avoided=avoided[0],
-        handed=avoided[1],
+        handed=handed,
         cumulants=kind,
         gamma=known.gamma,
         rank=float(last.get("train/rank") or math.nan) if kind.startswith("learned") else math.nan,
