@@ -346,6 +346,16 @@ def test_a_strange_manifest_is_refused_in_one_sentence(itd, tmp_path, change, se
     assert sentence in str(raised.value) and str(raised.value).endswith(".")
 
 
+def test_a_model_from_before_whose_config_said_how_long_the_run_was_is_read(itd, tmp_path):
+    itd.save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["meta"]["config"] |= {"updates": 1_000, "num_envs": 8}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    again = psiphi.load(tmp_path)
+    assert again.config == itd._used
+    np.testing.assert_array_equal(again.preferences.w, itd.preferences.w)
+
+
 def test_what_is_written_is_what_the_manifest_is_read_as(itd, tmp_path):
     itd.save(tmp_path)
     got = files.read(tmp_path)

@@ -3,6 +3,9 @@
 import csv
 import dataclasses
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -446,3 +449,37 @@ def test_a_damaged_meaning_is_named(damage, tmp_path):
     np.savez(tmp_path / "a.npz", **changed)
     with pytest.raises(UserError, match="a.npz.* is damaged"):
         Demonstrations.read(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_damaged_files_are_read_or_refused_in_one_sentence(name, edits):
+    need(f"demos.{name.split('.')[1]}")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / name
+        made(groups=True).write(path)
+        data = bytearray(path.read_bytes())
+        for place, value in edits:
+            data[int(place * (len(data) - 1))] = value
+        path.write_bytes(data)
+        try:
+            Demonstrations.read(path)
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "inspect log.csv --agent car --episode sc,car --action acc",
+        "discretise log.csv out.npz --agent car --episode sc,car --action acc,lat --k 5000",
+        "from-tracks log.csv out.npz --id sc",
+    ],
+)
+def test_the_command_line_says_one_line_and_exits_with_two(words, tmp_path):
+    log(tmp_path / "log.csv")
+    done = subprocess.run([sys.executable, "-m", "psiphi", "demos", *words.split()], cwd=tmp_path, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("reading ")]
+    assert done.returncode == 2 and len(said) == 1 and said[0].startswith("psiphi: ") and not done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["log.csv"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psiphi import configs, training
-from psiphi.agents import ALGORITHMS
+from psiphi.agents import ALGORITHMS, itd
 from psiphi.configs import Count
 from psiphi.errors import UserError
 from psiphi.experiments import roundabout
@@ -118,6 +118,14 @@ def saw(run: Run) -> list[str]:
     elif algorithm.watches(run.agent) and run.demos != NONE:
         count = len(run.demonstrators or training.worlds.find(run.env).demonstrators(run.world))
         shown = f"{run.episodes:,} episodes of each of {count}"
+    return [shown, _steps_seen(run), "of its own task" if algorithm.paid(run.agent) else "none"]
+
+
+def _steps_seen(run: Run) -> str:
+    """The learner's own steps; ITD's are random and reward-free, if it looks at them at all."""
     loop = training.loop_of(run)
     steps = run.steps or (loop.env_steps(loop.iterations) if training.acts(run) else 0)
-    return [shown, f"{steps:,}" if steps else "none", "of its own task" if algorithm.paid(run.agent) else "none"]
+    if run.algorithm == "itd":
+        looks = itd.uses_anybodys_steps(run.agent) and run.agent.cross_policy_on == "experience"
+        return f"{steps:,}, random and reward-free" if looks else "none"
+    return f"{steps:,}" if steps else "none"
