@@ -14,7 +14,6 @@ from psiphi import optim
 from psiphi.agents import bc, dqn, gail, itd, ppo, psiphi, sqil
 from psiphi.configs import from_json
 from psiphi.errors import UserError
-from psiphi.experiments import models
 from psiphi.loops import scan
 from psiphi.types import Agent, Demonstration, Demos, Pace
 
@@ -158,13 +157,3 @@ def test_so_it_is_in_configs_within_configs():
     for config, inner in ((psiphi.PsiPhiConfig(), "itd"), (sqil.SQILConfig(), "dqn"), (gail.GAILConfig(), "ppo")):
         written = dataclasses.asdict(config)
         assert from_json(type(config), {**written, inner: {**written[inner], **OLD}}, "it") == config
-
-
-def test_a_setting_from_before_keeps_its_numbers():
-    written = {"steps": 5, "agent": {"dqn": {**OLD, "gamma": 0.9}}}
-    assert models.with_run_facts(written, "agent.dqn") == {**written, **OLD}
-    now = {"itd": {"gamma": 0.9}, "updates": 4}
-    assert models.with_run_facts(now, "itd") == now
-    assert models.with_run_facts({"itd": OLD, "updates": 4}, "itd")["updates"] == 4
-    for damaged in (None, [], {"itd": None}, {}):
-        assert models.with_run_facts(damaged, "itd") == damaged

@@ -225,8 +225,7 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     algorithm = meta.get("algorithm")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise UserError(f"{path} is damaged: its algorithm is {algorithm!r}, expected one of {', '.join(ALGORITHMS)}.")
-    written = meta.get("config") if meta.get("kind") == KIND else _without_pace(meta.get("config"))
-    config = from_json(ALGORITHMS[algorithm].config, written, f"{path}: config")
+    config = from_json(ALGORITHMS[algorithm].config, meta.get("config"), f"{path}: config")
     run = meta.get("run")
     if run is not None and not (isinstance(run, dict) and isinstance(run.get("env"), str)):
         raise UserError(f"{path} is damaged: its manifest does not say in which world it was trained.")
@@ -250,13 +249,6 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     glass = known.lens if described.lensed else None
     policies = Policies(arrays["policies"], glass, spec, described.first_action, agents) if both else None
     return Loaded(algorithm, known, config, described.seed, arrays["task"] if described.has_task else None, policies, run)
-
-
-def _without_pace(config: Any) -> Any:
-    """A config of before 0.2, without what a run decides since then."""
-    if not isinstance(config, dict):
-        return config
-    return {name: _without_pace(value) for name, value in config.items() if name not in ("updates", "num_envs")}
 
 
 def _check_kind(path: Path, meta: dict[str, Any]) -> None:
