@@ -236,6 +236,13 @@ def test_files_without_names_are_as_they_were(name, tmp_path):
         assert (tmp_path / name).read_text().startswith("agent,episode,t,obs_0,action,terminated,truncated\n")
 
 
+def test_other_programs_read_the_table_below_the_first_line(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    made().write(tmp_path / "a.csv")
+    frame = pandas.read_csv(tmp_path / "a.csv", skiprows=1)
+    assert list(frame.columns[:3]) == ["agent", "episode", "t"] and frame["action"].notna().sum() == 60
+
+
 def test_parts_and_unions_keep_the_meaning():
     demos = made(groups=True)
     for part in (*demos.split(0.5), demos.filter(agents=["a"]), demos.merge(demos), dataclasses.replace(demos)):
