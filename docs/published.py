@@ -1,0 +1,251 @@
+"""Writes every table of numbers in the README and in docs/ from the files under results/: ``python docs/published.py``.
+
+A table stands between two comments of its page, ``<!-- numbers: NAME -->`` and ``<!-- /numbers -->``. NAME is one of `TABLES`, or names a
+table of an experiment's report: ``table-2 / coingrid / 1-shot``. `tests/test_numbers.py` computes all of them again.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psiphi import report
+from psiphi.experiments.paper import ALL, EGO, STEPS_TO_BEST, TASKS, Figure, Variant
+from psiphi.report import Estimate, Results
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- numbers: (.+?) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
+
+
+@cache
+def results(name: str) -> Results:
+    return report.load(RESULTS / name)
+
+
+def variant_of(found: Results, name: str) -> Variant:
+    (variant,) = [variant for variant in found.variants if variant.name == name]
+    return variant
+
+
+def estimate(experiment: str, env: str, method: str, figures: Sequence[Figure]) -> Estimate:
+    """Of one method: the interquartile mean over seeds of the mean of some figures."""
+    found = results(experiment)
+    (learner,) = [one for one in found.methods if one.name == method]
+    got = report.estimate(report.values(found, variant_of(found, env), learner, figures))
+    assert got is not None, f"{experiment} has no {figures} of {method} on {env}."
+    return got
+
+
+def rounded(e: Estimate, digits: int) -> Estimate:
+    """As it is printed; there is no -0."""
+    return e._replace(**{name: round(getattr(e, name), digits) + 0.0 for name in ("value", "low", "high")})
+
+
+def words(e: Estimate, digits: int) -> str:
+    e = rounded(e, digits)
+    return f"{e.value:,.{digits}f} [{e.low:,.{digits}f}, {e.high:,.{digits}f}]"
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *("---:" for _ in headings[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows)) + "\n"
+
+
+def outcome(mine: Estimate, other: Estimate, digits: int = 2, fewer: bool = False) -> str:
+    """Which of two is better, if their intervals as printed do not meet."""
+    mine, other = rounded(mine, digits), rounded(other, digits)
+    if fewer:
+        mine, other = (Estimate(-e.value, -e.high, -e.low, e.seeds, 0) for e in (mine, other))
+    return "ahead" if mine.low > other.high else "behind" if mine.high < other.low else "tie"
+
+
+# --- The one table of the README -----------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A question with one answer of psiphi's and one to compare it with."""
+
+    question: str
+    experiment: str
+    env: str
+    figures: tuple[Figure, ...]
+    mine: str
+    other: str
+    called: str
+    """What it is compared with, in words."""
+    digits: int = 2
+    fewer: bool = False
+    """Whether less is better."""
+    paper: tuple[str, str] | None = None
+    """What the paper has for psiphi's answer: a table's title, and its row."""
+
+
+def shots(k: int) -> tuple[Figure, ...]:
+    return tuple(Figure("normalised_return", task, k) for task in TASKS)
+
+
+IMITATION, AREA = (Figure("normalised_return", ALL),), (Figure("auc", EGO),)
+REWARDS, PREDICTED = (Figure("r2", "R"), Figure("r2", "G")), (Figure("accuracy", ALL),)
+SOLVED, NEARLY_BEST = (Figure("steps_to_90", EGO),), (Figure(STEPS_TO_BEST, EGO),)
+
+OURS, ITD, MEAN = "ΨΦ-learning (the paper's table)", "ITD (the paper's table)", "Normalised return, mean of the demonstrators"
+PREDICTING = ("Accuracy", "PsiPhi-learning (the paper's figure, about)")
+
+HEADLINE = (
+    Row("New task, first episode: return", "table-2", "coingrid", shots(0), "psiphi", "sqilv2", "SQILv2", paper=("0-shot", OURS)),
+    Row("New task, after one episode: return", "table-2", "coingrid", shots(1), "psiphi", "sqilv2", "SQILv2", paper=("1-shot", OURS)),
+    Row("New task, after 100 episodes: return", "table-2", "coingrid", shots(100), "psiphi", "sqilv2", "SQILv2", paper=("100-shot", OURS)),
+    Row("Inferred rewards: variance explained", "table-2", "coingrid", REWARDS, "psiphi", "paper", "the paper's losses as printed"),
+    Row("Imitation on CoinGrid: return", "table-1", "coingrid", IMITATION, "itd", "bc", "BC", paper=(MEAN, ITD)),
+    Row("Imitation on Roundabout: return", "table-1", "roundabout", IMITATION, "itd", "gail", "GAIL", paper=(MEAN, ITD)),
+    Row("Next actions on Roundabout: accuracy", "figure-imitation", "roundabout", PREDICTED, "psiphi", "bc", "BC", 3, paper=PREDICTING),
+    Row("Own task, as demonstrated: steps to 90 %", "figure-coingrid", "coingrid-aligned", SOLVED, "psiphi", "dqn", "DQN", 0, True),
+    Row("Own task, half as demonstrated: steps", "figure-coingrid", "coingrid-partly", SOLVED, "psiphi", "dqn", "DQN", 0, True),
+    Row("Own task, not demonstrated: steps", "figure-coingrid", "coingrid-misaligned", SOLVED, "psiphi", "dqn", "DQN", 0, True),
+    Row("Driving on Highway, others' goals differ: area", "figure-3", "highway-multi-task", AREA, "psiphi", "dqn", "DQN"),
+    Row("The same: steps to 90 % of the best", "figure-3", "highway-multi-task", NEARLY_BEST, "psiphi", "dqn", "DQN", 0, True),
+    Row("The same: area", "figure-3", "highway-multi-task", AREA, "psiphi", "psiphi-alone", "itself without demonstrations"),
+)
+
+
+def printed(row: Row) -> str:
+    """The mean of what the paper prints."""
+    if row.paper is None:
+        return "–"
+    title, name = row.paper
+    tables = [
+        one for one in results(row.experiment).experiment.tables if one.title == title and (not one.only_in or row.env in one.only_in)
+    ]
+    numbers = [number.value for number in tables[0].paper[name] if number is not None]
+    return f"{np.mean(numbers):.2f}"
+
+
+def headline() -> str:
+    rows = []
+    for row in HEADLINE:
+        mine, other = (estimate(row.experiment, row.env, name, row.figures) for name in (row.mine, row.other))
+        link = f"[{row.question}](results/{row.experiment}/README.md)"
+        seeds = f"{mine.seeds}" if mine.seeds == other.seeds else f"{mine.seeds} and {other.seeds}"
+        compared = f"{row.called}: {words(other, row.digits)}"
+        rows.append([link, words(mine, row.digits), compared, outcome(mine, other, row.digits, row.fewer), printed(row), seeds])
+    return markdown(["question", "psiphi", "compared with", "intervals", "paper", "seeds"], rows)
+
+
+# --- What is not an experiment of the paper ------------------------------------------------------------------------------
+
+
+def cells(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RESULTS / name / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def stored(path: str) -> Any:
+    return json.loads((RESULTS / path).read_text(encoding="utf-8"))
+
+
+def peers() -> str:
+    """Our baselines beside those of other libraries."""
+    by: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
+    for cell in cells("peers"):
+        method, library = re.fullmatch(r"(\w+) \((.+)\)", cell["method"]).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        by.setdefault((method, cell["env"], cell["task"]), {}).setdefault(library, []).append(cell)
+    rows = []
+    for (method, env, task), libraries in sorted(by.items()):
+        (peer,) = set(libraries) - {"psiphi"}
+        got = {name: report.estimate(np.array([cell["value"] for cell in libraries[name]])) for name in ("psiphi", peer)}
+        mine, other = got["psiphi"], got[peer]
+        assert mine is not None and other is not None
+        cpu = [float(np.median([cell["extra"]["cpu_s"] for cell in libraries[name]])) for name in (peer, "psiphi")]
+        world = env if task == env else f"{env} {task}"
+        speed = f"{cpu[0] / cpu[1]:.0f} times"
+        rows.append([f"{method.upper()}, {world}", words(mine, 2), f"{peer}: {words(other, 2)}", outcome(mine, other), speed])
+    return markdown(["method and world", "psiphi's return", "the peer's", "intervals", "less CPU time"], rows)
+
+
+def outside() -> str:
+    """Means over seeds of what three scripted bots in MiniGrid were inferred to want."""
+    runs = [run["measured"] for run in stored("outside/fetch.json")["runs"]]
+    columns = ("own steps", "everybody's steps", "random steps", "imitation gets it", "random gets it")
+    rows = [[bot, *(f"{np.mean([run[bot][column] for run in runs]):.2f}" for column in columns)] for bot in runs[0]]
+    return markdown(["bot", "r, own steps", "r, all bots' steps", "r, random steps", "imitation gets it", "random walk gets it"], rows)
+
+
+LOGS = {
+    "items_fixed": "items at fixed places",
+    "items_random": "items at random places",
+    "costs": "costs only",
+    "resources": "carrying things home",
+}
+
+
+def logs_alone() -> str:
+    """What an exact planner earns on a reward inferred from logs alone: mean and least over agents and seeds."""
+    plain = [cell for cell in cells("logs-alone") if cell["sweep"] == "main" and cell["condition"] == "no background"]
+    rows = []
+    for world in dict.fromkeys(cell["world"] for cell in plain):
+        mine = [cell for cell in plain if cell["world"] == world]
+        for key, suffix in (("scores", ""), ("test_scores", ", new layouts")):
+            scores = [cell[key] for cell in mine if cell[key]]
+            if scores:
+                paid = [score["default"] for score in scores]
+                rest = [f"{np.mean([score[name] for score in scores]):.2f}" for name in ("imitation", "maxent")]
+                seeds = len({cell["seed"] for cell in mine})
+                rows.append([LOGS.get(world, world) + suffix, f"{np.mean(paid):.2f}", f"{min(paid):.2f}", *rest, f"{seeds}"])
+    return markdown(["world", "planner, mean", "planner, worst agent", "imitation", "MaxEnt, told the features", "seeds"], rows)
+
+
+def speed() -> str:
+    """Environment steps per CPU-second beside the simulators whose rules they follow."""
+    traffic = stored("benchmarks/traffic_speed.json")["steps_per_cpu_s"]
+    board = stored("benchmarks/coingrid_speed.json")["speeds"]
+    worlds = {"Highway, 20 cars": "20 cars, 5 Hz", "Highway, highway-v0's defaults": "default", "Roundabout": "roundabout"}
+    pairs = [(world, "highway-env", traffic[key]["highway-env"], traffic[key]["psiphi"]) for world, key in worlds.items()]
+    pairs.append(("CoinGrid", "MiniGrid", board["MiniGrid"]["steps_per_cpu_s"], board["CoinGrid x 512"]["steps_per_cpu_s"]))
+    rows = [[world, f"{peer}: {theirs:,.0f}", f"{mine:,.0f}", f"{mine / theirs:,.0f}"] for world, peer, theirs, mine in pairs]
+    return markdown(["world", "steps per CPU-second", "psiphi", "ratio"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "headline": headline,
+    "peers": peers,
+    "outside": outside,
+    "logs-alone": logs_alone,
+    "speed": speed,
+}
+
+
+# --- Pages ---------------------------------------------------------------------------------------------------------------
+
+
+def table(name: str) -> str:
+    """The table of a name: one of `TABLES`, or "experiment / world / title"."""
+    if name in TABLES:
+        return TABLES[name]()
+    experiment, env, title = name.split(" / ")
+    found = results(experiment)
+    (wanted,) = [one for one in found.experiment.tables if one.title == title and (not one.only_in or env in one.only_in)]
+    return "\n".join(report.table_lines(found, variant_of(found, env), wanted)) + "\n"
+
+
+def written(page: str) -> str:
+    """A page with its tables computed again."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{table(block[2])}\n{block[4]}", page)
+
+
+def main() -> None:
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        new = written(page)
+        if new != page:
+            path.write_text(new, encoding="utf-8")
+            print(path.relative_to(ROOT), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
