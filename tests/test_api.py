@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import probes
 import psiphi
-from psiphi import api
+from psiphi import api, checkpoint
 from psiphi.api import coverage, files, lens
 from psiphi.demos.record import record
 from psiphi.errors import UserError
@@ -348,9 +348,10 @@ def test_a_strange_manifest_is_refused_in_one_sentence(itd, tmp_path, change, se
 
 def test_a_model_from_before_whose_config_said_how_long_the_run_was_is_read(itd, tmp_path):
     itd.save(tmp_path)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    manifest["meta"]["config"] |= {"updates": 1_000, "num_envs": 8}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    meta = checkpoint.read_meta(tmp_path)
+    meta["config"] |= {"updates": 1_000, "num_envs": 8}
+    model = itd._known.model
+    checkpoint.save(tmp_path, {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}, meta=meta)
     again = psiphi.load(tmp_path)
     assert again.config == itd._used
     np.testing.assert_array_equal(again.preferences.w, itd.preferences.w)
