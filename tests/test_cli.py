@@ -209,11 +209,10 @@ def test_a_model_is_rebuilt_from_its_directory_alone(trained):
 
 
 def test_a_model_from_before_keeps_what_its_agents_config_said_of_the_run(trained, tmp_path):
-    shutil.copytree(trained / "model", tmp_path / "model")
-    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
-    setting = manifest["meta"]["setting"]
+    meta = checkpoint.read_meta(trained / "model")
+    setting = meta["setting"]
     setting["itd"] |= {"updates": setting.pop("updates"), "num_envs": setting.pop("num_envs")}
-    (tmp_path / "model" / "manifest.json").write_text(json.dumps(manifest))
+    checkpoint.save(tmp_path, models.load(trained).model, meta=meta)
     assert models.load(tmp_path).setting == models.load(trained).setting
 
 

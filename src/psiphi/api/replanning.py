@@ -81,6 +81,7 @@ def planned(world: Seen, reward: Float[np.ndarray, "N K"], beyond: Float[np.ndar
     paid = np.stack([np.bincount(world.pair, column, len(world.count)) for column in reward.T], axis=1) / world.count[:, None]
     value = beyond.astype(np.float64)
     value[world.acting] = 0.0
+    q, best = paid, paid[world.first]
     for _ in range(MOST_ITERATIONS):
         q = paid + gamma * (world.onward @ value)
         best = np.maximum.reduceat(q, world.first, axis=0)
