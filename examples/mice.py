@@ -104,9 +104,9 @@ def count_table(train: psiphi.Demonstrations, test: psiphi.Demonstrations, histo
     """``[n, 3]``: how often all mice did what at each junction, by where they came from if `history`."""
     (where, came), (where_now, came_now) = place(train), place(test)
     count = np.ones((JUNCTIONS, 3, 3))
-    np.add.at(count, (where, came if history else 0, train.action), 1)
+    np.add.at(count, (where, came * history, train.action), 1)
     shares = count / count.sum(-1, keepdims=True)
-    return shares[where_now, came_now if history else 0]
+    return shares[where_now, came_now * history]
 
 
 def by_policies(itd: psiphi.ITD, demos: psiphi.Demonstrations) -> np.ndarray:

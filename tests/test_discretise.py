@@ -55,6 +55,13 @@ def test_columns_are_standardised_so_that_units_do_not_matter():
     np.testing.assert_array_equal(one.transform(x), other.transform(scaled))
 
 
+def test_numbers_far_from_zero_are_told_apart():
+    x, which = clusters()
+    far = x + [5e6, -3e6]
+    cut = Discretiser.fit(far, ["acc", "lat"], k=5)
+    np.testing.assert_allclose(cut.inverse(cut.transform(far)) - [5e6, -3e6], CENTRES[which], atol=0.01)
+
+
 def test_the_same_seed_gives_the_same_clusters():
     x = np.random.default_rng(0).normal(size=(500, 2))
     assert Discretiser.fit(x, k=7, seed=3) == Discretiser.fit(x, k=7, seed=3)
@@ -229,6 +236,13 @@ def test_files_without_names_are_as_they_were(name, tmp_path):
         assert (tmp_path / name).read_text().startswith("agent,episode,t,obs_0,action,terminated,truncated\n")
 
 
+def test_other_programs_read_the_table_below_the_first_line(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    made().write(tmp_path / "a.csv")
+    frame = pandas.read_csv(tmp_path / "a.csv", skiprows=1)
+    assert list(frame.columns[:3]) == ["agent", "episode", "t"] and frame["action"].notna().sum() == 60
+
+
 def test_parts_and_unions_keep_the_meaning():
     demos = made(groups=True)
     for part in (*demos.split(0.5), demos.filter(agents=["a"]), demos.merge(demos), dataclasses.replace(demos)):
@@ -339,6 +353,13 @@ def test_another_log_gets_the_same_actions(tmp_path):
     run(["discretise", str(second), str(tmp_path / "b.npz"), *READ, "--action", "acc,lat", "--like", str(tmp_path / "a.npz")])
     a, b = (Demonstrations.read(tmp_path / name) for name in ("a.npz", "b.npz"))
     assert a.discretiser == b.discretiser and len(a.merge(b)) == 900
+
+
+def test_a_discretiser_of_other_columns_is_refused(tmp_path):
+    made().write(tmp_path / "a.npz")
+    path = log(tmp_path / "log.csv")
+    with pytest.raises(UserError, match="the action is 'lat', 'acc', expected 'acc', 'lat' as the discretiser knows it"):
+        run(["discretise", str(path), str(tmp_path / "b.npz"), *READ, "--action", "lat,acc", "--like", str(tmp_path / "a.npz")])
 
 
 def test_npz_columns_are_found_by_name(tmp_path):
