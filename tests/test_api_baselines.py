@@ -24,7 +24,7 @@ class Corner(gymnasium.Env[np.ndarray, Any]):
     observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
 
     def __init__(self, first: int = 5):
-        self.action_space = gymnasium.spaces.Discrete(3, start=first)
+        self.first, self.action_space = first, gymnasium.spaces.Discrete(3, start=first)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -33,7 +33,7 @@ class Corner(gymnasium.Env[np.ndarray, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
-        return np.eye(3, dtype=np.float32)[self.place], float(action - self.action_space.start == self.place), True, False, {}
+        return np.eye(3, dtype=np.float32)[self.place], float(action - self.first == self.place), True, False, {}
 
 
 def config(algorithm: str, **changes: Any) -> Any:
@@ -41,6 +41,7 @@ def config(algorithm: str, **changes: Any) -> Any:
 
 
 PLACES = np.eye(3, dtype=np.float32)
+LOGS: Any = "logs.csv"
 
 
 def demos() -> psiphi.Demonstrations:
@@ -151,8 +152,8 @@ def test_bc_clones_every_agent_and_is_asked_by_name(tmp_path):
         (lambda: psiphi.DQN("CartPole-v1", seed=-1), "seed is -1"),
         (lambda: psiphi.DQN("CartPole-v1", num_envs=0), "num_envs is 0, expected at least 1"),
         (lambda: psiphi.SQIL("CartPole-v1"), "sqil learns from demonstrations, expected demos beside the environment"),
-        (lambda: psiphi.GAIL("CartPole-v1", "logs.csv"), "read it with psiphi.Demonstrations.read"),
-        (lambda: psiphi.BC().fit("logs.csv"), "read it with psiphi.Demonstrations.read"),
+        (lambda: psiphi.GAIL("CartPole-v1", LOGS), "read it with psiphi.Demonstrations.read"),
+        (lambda: psiphi.BC().fit(LOGS), "read it with psiphi.Demonstrations.read"),
         (lambda: psiphi.BC().fit(demos(), 0), "updates is 0, expected at least 1"),
         (lambda: psiphi.DQN("CartPole-v1").learn(0), "total_timesteps is 0, expected at least 1"),
         (lambda: psiphi.BC().predict(PLACES), "This BC has learned nothing yet"),

@@ -243,7 +243,7 @@ def test_a_model_is_rebuilt_from_its_directory_alone(trained):
     model = psiphi.load(trained)
     assert isinstance(model, psiphi.ITD) and model.agents == ("R", "G") and model.seed == 0
     stored = checkpoint.load_arrays(trained / "model")
-    known = model._known.model
+    known = model._trained().model
     assert np.array_equal(stored["model.w"], np.asarray(known.w)) and np.array_equal(stored["model.units"], np.asarray(known.units))
 
 
@@ -338,8 +338,8 @@ def test_a_model_with_an_ego_is_kept_and_rebuilt(capsys, tmp_path):
     arguments = ["train", "psiphi", "--out", str(tmp_path / "run"), *tiny.flags("psiphi"), "--task", "R-G"]
     assert run(capsys, *arguments)[0] == 0
     loaded = psiphi.load(tmp_path / "run")
-    assert isinstance(loaded, psiphi.PsiPhi) and loaded._known.model.w.shape == (3, 4) and loaded.task == "R-G"
-    assert loaded.config.batch == 4 and loaded._known.has_ego
+    assert isinstance(loaded, psiphi.PsiPhi) and loaded._trained().model.w.shape == (3, 4) and loaded.task == "R-G"
+    assert loaded.config.batch == 4 and loaded._trained().has_ego
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def task(config: CorridorConfig, name: str) -> str:
     return name
 
 
-class Drawn(gymnasium.Env[np.ndarray, int]):
+class Drawn(gymnasium.Env[np.ndarray, Any]):
     """The same for pictures."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
@@ -97,7 +97,7 @@ class Drawn(gymnasium.Env[np.ndarray, int]):
         self.place = 0
         return self.see(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.place += 1
         return self.see(), float(action == SIDES.index(self.task)), self.place == self.config.length, False, {}
 

@@ -206,9 +206,9 @@ def test_the_api_and_the_command_line_keep_the_same_ego_preferences(tmp_path):
     agent._run = lambda *_: run  # pyright: ignore[reportAttributeAccessIssue] - the same training
     agent.learn(48, progress=False)
     acted_by = np.asarray(found.state.itd.net.w[-1] if hasattr(found.state, "itd") else found.state.net.w[-1])
-    np.testing.assert_array_equal(command._known.model.w[-1], acted_by)
-    np.testing.assert_array_equal(agent._known.model.w[-1], acted_by)
-    np.testing.assert_array_equal(agent._known.model.w, command._known.model.w)
+    np.testing.assert_array_equal(command._trained().model.w[-1], acted_by)
+    np.testing.assert_array_equal(agent._trained().model.w[-1], acted_by)
+    np.testing.assert_array_equal(agent._trained().model.w, command._trained().model.w)
     agent.save(tmp_path / "api")
     obs = np.random.default_rng(0).integers(0, 2, (5, 5, 5, 5)).astype(np.uint8)
     values = [partial(psiphi.load(tmp_path / name).explain, obs[0])() for name in ("command", "api")]
