@@ -111,13 +111,16 @@ def test_any_kind_of_environment_will_do(env, number):
     assert set(agent.predict(PLACES)) <= {first, first + 1, first + 2}
 
 
-def test_a_jax_environment_and_a_world_of_psiphi_will_do():
+def test_a_jax_environment_and_a_world_of_psiphi_will_do(tmp_path):
     probe = probes.make(probes.say_what_you_see())
     agent = psiphi.DQN(probe, config=config("dqn"), num_envs=2).learn(32, progress=False)
     assert agent.predict(np.zeros(probe.spec.obs_shape, np.float32)) in range(probe.spec.num_actions)
     world = dataclasses.replace(training.worlds.find("coingrid"), config=tiny.WORLDS["coingrid"])
     in_coins = psiphi.DQN(world, config=tiny.run("dqn").agent, num_envs=2, task="R-G").learn(32, progress=False)
     assert in_coins._run is not None and in_coins._run["task"] == "R-G" and in_coins.predict(np.zeros((5, 5, 5), np.uint8)) in range(3)
+    in_coins.save(tmp_path)
+    loaded = psiphi.load(tmp_path)
+    assert (loaded.task, loaded.num_envs, loaded.world.config) == ("R-G", 2, tiny.WORLDS["coingrid"]), "it would go on with its own task"
 
 
 @pytest.mark.slow
