@@ -26,15 +26,13 @@ import psiphi
 from psiphi import Demonstrations
 from psiphi.api.itd import OFFLINE
 from psiphi.envs import coingrid, coingrid_exact
-from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.experiments.measures import transfer
 from psiphi.loops.few_shot import FewShotConfig
+from psiphi.worlds import Recorded
 from psiphi.worlds.coingrid import record, weights_of
-from psiphi.worlds.world import Recorded
 
-AGENTS = ("red", "green")
+AGENTS, WANTS = ("red", "green"), ("R", "G")
 GAMMA = 0.9
-WORLD, WANTS = CoinGridConfig(), ("R", "G")
 
 
 def as_logs(recording: Recorded) -> Demonstrations:
@@ -79,9 +77,8 @@ def canonical(world: coingrid.CoinGridConfig, cells: Any, reward: np.ndarray) ->
     return level[np.asarray(coingrid_exact.reachable(world, cells))]
 
 
-def measured(rewards: dict[str, Any], seed: int, boards: int) -> dict[str, dict[str, float]]:
+def measured(world: coingrid.CoinGridConfig, rewards: dict[str, Any], seed: int, boards: int) -> dict[str, dict[str, float]]:
     """Of each agent's reward: its planner's true return over the optimum, and STARC, means over boards that no log shows."""
-    world = WORLD
     starts = jax.vmap(lambda key: coingrid.reset(world, key))(jax.random.split(jax.random.key(9_000 + seed), boards))
     found: dict[str, dict[str, float]] = {}
     for k, agent in enumerate(AGENTS):
@@ -119,7 +116,8 @@ def main() -> None:
     args = parser.parse_args()
     cells = []
     for seed in args.seeds:
-        logs = as_logs(record(WORLD, WANTS, args.episodes, seed))
+        world = coingrid.CoinGridConfig()
+        logs = as_logs(record(world, WANTS, args.episodes, seed))
         learned, learned_s = fitted(logs, seed)
         given, given_s = fitted(logs, seed, coins_taken)
         asked = {
@@ -128,10 +126,11 @@ def main() -> None:
             "given coins, plain": (given, given_s, lambda agent, m=given: m.reward(agent, "wants", 0.0)),
             "given coins, as handed out": (given, given_s, lambda agent, m=given: m.reward(agent)),
         }
-        test = as_logs(record(WORLD, WANTS, 100, seed, "test"))
+        test = as_logs(record(world, WANTS, 100, seed, "test"))
         for name, (model, seconds, reward_of) in asked.items():
-            figures = measured({agent: reward_of(agent) for agent in AGENTS}, seed, args.boards)
-            few = transfer(WORLD, model._trained().model, FewShotConfig(), jax.random.key(seed), shots=5, repetitions=args.repetitions)
+            figures = measured(world, {agent: reward_of(agent) for agent in AGENTS}, seed, args.boards)
+            key = jax.random.key(seed)
+            few = transfer(world, model._trained().model, FewShotConfig(), key, shots=5, repetitions=args.repetitions)
             row = {"seed": seed, "reward": name, "figures": figures, "few_shot": few, "accuracy": model.accuracy(test)}
             cells.append(row | {"seconds": round(seconds, 1), "steps": len(logs)} | run.origin_of([]))
             print(json.dumps(cells[-1], default=str)[:400], flush=True)
