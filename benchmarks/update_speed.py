@@ -46,10 +46,10 @@ def runner(preset: str, steps: int) -> Callable[[], int]:
 
     from psiphi.agents import itd
     from psiphi.envs import coingrid
-    from psiphi.experiments.coingrid import default_itd
+    from psiphi.training import default_run
     from psiphi.types import Pace
 
-    config = {"default": default_itd(), "paper": itd.paper()}[preset]
+    config = default_run("itd", "coingrid", preset).agent
     pace = Pace(num_envs=8, updates=6_000)
     agent = itd.make(config, coingrid.spec(coingrid.CoinGridConfig()), DEMONSTRATORS, pace)
     demos, rollout = random_data(steps, pace.num_envs)

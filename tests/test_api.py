@@ -11,10 +11,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import probes
 import psiphi
-from psiphi import api
-from psiphi.api import coverage, files, lens
+import tiny
+from psiphi import api, lens, training
+from psiphi.api import coverage, files
 from psiphi.demos.record import record
 from psiphi.errors import UserError
+from psiphi.loops import gym
 
 SIZE = 4
 SMALL = {"torso_hidden": (32,), "phi_hidden": (16, 16), "psi_hidden": (16,)}
@@ -262,11 +264,14 @@ def vector(mode: AutoresetMode) -> SyncVectorEnv:
 def test_any_kind_of_environment_will_do(world, number, demos):
     if "Street-v0" not in gymnasium.registry:
         gymnasium.register("Street-v0", lambda **_: Street())
-    place = psiphi.PsiPhi(world, demos, EGO, num_envs=4).place
-    assert place is not None and place.worlds is not None
-    assert (place.num_envs, place.worlds.num_envs, place.shape, place.num_actions, place.first_action) == (number, number, (3,), 2, 0)
-    place.worlds.reset(0)
-    step = place.worlds.step(np.zeros(number, np.int32))
+    agent = psiphi.PsiPhi(world, demos, EGO, num_envs=4)
+    assert agent.num_envs == number and agent.world is not None
+    place = training.place_of(agent.world.env(None, ""), agent.num_envs)
+    assert place.vector is not None
+    assert (place.vector.num_envs, place.spec.obs_shape, place.spec.num_actions, place.first_action) == (number, (3,), 2, 0)
+    hosts = gym.Worlds(place.vector, first_action=place.first_action)
+    hosts.reset(0)
+    step = hosts.step(np.zeros(number, np.int32))
     np.testing.assert_allclose(step.transition.next_obs[:, 0], step.transition.obs[:, 0] - 100)
 
 
@@ -305,18 +310,37 @@ def test_a_model_from_before_whose_rewards_were_turned_round_is_mended_at_load(i
     np.testing.assert_array_equal(psiphi.load(tmp_path).reward("east")(houses(), action), itd.reward("east")(houses(), action))
 
 
-def test_a_loaded_ego_cannot_learn_on(agent, tmp_path):
+def test_a_loaded_ego_learns_on_where_its_file_names_a_world_or_it_is_given_one(agent, demos, tmp_path):
     agent.save(tmp_path)
-    with pytest.raises(UserError, match="A loaded PsiPhi has no environment and no demonstrations to learn from"):
-        psiphi.load(tmp_path).learn(10)
+    loaded = psiphi.load(tmp_path)
+    with pytest.raises(UserError, match="This PsiPhi was loaded and its file names no world: set agent.world"):
+        loaded.learn(10)
+    loaded.world, loaded.demos, loaded.num_envs = training.worlds.gym.world_of(Street), demos, 4
+    before = loaded.predict(houses()).tolist()
+    loaded.learn(40, study=0, progress=False)
+    assert loaded.steps >= 40 and loaded.predict(houses()).tolist() == before, "what it knew it still knows after so few steps"
+
+
+def test_what_was_trained_in_a_world_of_psiphi_goes_on_there(tmp_path):
+    config = tiny.run("psiphi").agent
+    world = dataclasses.replace(training.worlds.find("coingrid"), config=tiny.WORLDS["coingrid"])
+    first = psiphi.PsiPhi(world, config=config, num_envs=2, task="R-G")
+    first.learn(32, study=1, out=tmp_path / "run", progress=False)
+    assert first.run_dir == tmp_path / "run" and (tmp_path / "run" / "metrics.jsonl").exists()
+    again = psiphi.load(tmp_path / "run")
+    assert (again.task, again.num_envs, again.world.config) == ("R-G", 2, tiny.WORLDS["coingrid"])
+    obs = np.zeros((1, 5, 5, 5), np.uint8)
+    assert again.predict(obs).tolist() == first.predict(obs).tolist()
+    again.learn(32, study=0, progress=False)
+    assert again.steps >= 32
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"kind": "psiphi model"}, "is a checkpoint but not a model that psiphi.ITD or psiphi.PsiPhi saved"),
-        ({"version": 99}, "is a model of version 99, but this psiphi reads versions"),
-        ({"algorithm": "os.system"}, "its algorithm is 'os.system', but expected was one of itd, psiphi"),
+        ({"kind": "run"}, "is a checkpoint but not a trained model"),
+        ({"version": 99}, "is a model of version 99, but this psiphi reads version"),
+        ({"algorithm": "os.system"}, "its algorithm is 'os.system', expected one of itd, psiphi"),
         ({"agents": ["a", "a"]}, "its agents are not different ids"),
         ({"agents": ["a", 1]}, "its agents are not different ids"),
         ({"agents": ["a", "b", "c"]}, "what its manifest says of agents, actions and observations does not fit together"),
@@ -390,10 +414,10 @@ def test_an_itd_without_a_task_says_so(itd, tmp_path):
 @pytest.mark.parametrize(
     ("world", "sentence"),
     [
-        ("CartPole-v1", r"observations have shape \(3,\), but expected was \(4,\)"),
-        ("Pendulum-v1", "actions are Box.*, but expected were discrete ones"),
-        ("NoSuchWorld-v7", "The environment 'NoSuchWorld-v7' cannot be made"),
-        ("Blackjack-v1", "observations are Tuple.*, but expected were arrays"),
+        ("CartPole-v1", r"observations have shape \(3,\), but the world's have \(4,\)"),
+        ("Pendulum-v1", "actions of 'Pendulum-v1' are Box.*, expected a Discrete space"),
+        ("NoSuchWorld-v7", "'NoSuchWorld-v7' is neither a world of psiphi nor a Gymnasium environment"),
+        ("Blackjack-v1", r"observations have shape \(3,\), but the world's have \(45,\)"),
     ],
     ids=str,
 )
@@ -403,7 +427,7 @@ def test_an_environment_that_does_not_fit_is_refused(world, sentence, demos):
 
 
 def test_more_actions_than_the_environment_has_are_refused(demos):
-    with pytest.raises(UserError, match="The demonstrations have 3 actions, but expected were at most 2"):
+    with pytest.raises(UserError, match="The demonstrations have 3 actions, but the world has 2"):
         psiphi.PsiPhi(Street, dataclasses.replace(demos, num_actions=3))
 
 

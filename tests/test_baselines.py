@@ -1,6 +1,7 @@
 """The baselines as a user trains them: every algorithm by its command, in a world that costs nothing, and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,29 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from psiphi import checkpoint, cli, replay
-from psiphi.agents import ALGORITHMS, rewarded
+import psiphi
+import tiny
+from psiphi import checkpoint, cli, training
+from psiphi import model as functions
+from psiphi.agents import ALGORITHMS, bc, rewarded
 from psiphi.agents.bc import BCConfig
-from psiphi.envs import coingrid
+from psiphi.api import files, trained
+from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
-from psiphi.experiments import baselines, models, train
-from psiphi.experiments import coingrid as experiment
 from psiphi.loops import scan
 from psiphi.types import Agent, Demonstration, Demos, Transition
 
-WORLD = "--world.size 5 --world.coins 1 1 0 --world.max-steps 8 --episodes 4 --evaluate-episodes 4 --quiet"
-NET = "--agent.torso-hidden 8"
-REPLAYED = "--steps 32 --prefill-steps 16 --evaluate-every 16"
-FLAGS = {
-    "bc": f"{NET} --updates 2 --agent.batch 4",
-    "dqn": f"{NET} --agent.head-hidden 8 --agent.batch 4 --num-envs 2 --agent.replay-size 64 {REPLAYED}",
-    "sqil": f"--agent.dqn.torso-hidden 8 --agent.dqn.head-hidden 8 --agent.dqn.batch 4 --num-envs 2 {REPLAYED}",
-    "ppo": f"{NET} --num-envs 2 --agent.rollout-length 4 --agent.minibatches 2 --agent.epochs 1 --steps 16 --evaluate-every 8",
-    "gail": (
-        f"{NET} --agent.head-hidden 8 --agent.ppo.torso-hidden 8 --num-envs 2 --agent.ppo.rollout-length 4 --agent.batch 4 "
-        "--agent.ppo.minibatches 2 --agent.ppo.epochs 1 --agent.steps 1 --steps 16 --evaluate-every 8"
-    ),
-}
+BASELINES = ("bc", "dqn", "sqil", "ppo", "gail")
 
 
 def command(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -44,20 +35,21 @@ def command(capsys, *arguments: str) -> tuple[int, str, str]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     """A run directory of each algorithm, trained by its command."""
-    there = {name: tmp_path_factory.mktemp(name) for name in FLAGS}
+    there = {name: tmp_path_factory.mktemp(name) for name in BASELINES}
     for name, out in there.items():
         with pytest.raises(SystemExit) as left:
-            cli.main(f"train {name} --out {out} {WORLD} {FLAGS[name]}".split())
+            cli.main(["train", name, "--out", str(out), *tiny.flags(name)])
         assert not left.value.code
     return there
 
 
-def test_the_command_line_knows_every_algorithm():
-    assert set(baselines.LEARNERS) == set(train.BASELINES) == set(train.SETTINGS) == set(FLAGS)
-    assert cli.ALGORITHMS == train.ALGORITHMS
+def test_the_command_line_knows_every_algorithm(capsys):
+    code, out, _ = command(capsys, "train --help")
+    assert code == 0 and all(re.search(rf"^  {name} ", out, re.M) for name in ALGORITHMS)
+    assert set(json.loads(command(capsys, "algorithms --json")[1])) == set(ALGORITHMS) <= set(tiny.NETS)
 
 
-@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_a_run_leaves_metrics_and_a_policy_that_can_be_judged(runs, name, capsys):
     rows = [json.loads(line) for line in (runs[name] / "metrics.jsonl").read_text().splitlines()]
     judged = [value for key, value in rows[-1].items() if key.startswith("eval/normalised_return")]
@@ -65,58 +57,71 @@ def test_a_run_leaves_metrics_and_a_policy_that_can_be_judged(runs, name, capsys
     code, out, _ = command(capsys, f"evaluate {runs[name]} --episodes 4 --json")
     found = json.loads(out)
     assert code == 0 and found["algorithm"] == name
-    assert list(found["tasks"]) == (["R", "G"] if name == "bc" else ["R+G"])
+    on = {who: row["task"] for who, row in found["policies"].items()}
+    assert on == ({"R": "R", "G": "G"} if name == "bc" else {"ego": "R+G"})
     assert "normalised" in command(capsys, f"evaluate {runs[name]} --episodes 4")[1]
 
 
-@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_a_policy_comes_back_as_it_was_saved(runs, name):
-    policy = baselines.load(runs[name])
-    assert policy.algorithm == name and baselines.name_of(policy.setting.agent) == name and policy.setting.world.size == 5
-    meta = checkpoint.read_meta(runs[name] / "model")
-    again = baselines.Trained(policy.net, meta["env_steps"], meta["wall_s"], [])
-    baselines.save(runs[name] / "again", again, policy.setting, policy.env, policy.seed)
-    assert baselines.load(runs[name] / "again").setting == policy.setting
-    same = jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), policy.net, baselines.load(runs[name] / "again").net)
+    policy = psiphi.load(runs[name])
+    assert policy.algorithm == name and type(policy) is getattr(psiphi, name.upper())
+    assert isinstance(policy.config, ALGORITHMS[name].config) and policy._run["world"]["size"] == 5
+    policy.save(runs[name] / "again")
+    before, after = files.read(runs[name]), files.read(runs[name] / "again")
+    assert (after.config, after.seed, after.run, after.algorithm) == (before.config, before.seed, before.run, before.algorithm)
+    assert before.policies is not None and after.policies is not None
+    same = jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), before.policies.net, after.policies.net)
     assert all(jax.tree.leaves(same))
 
 
-def test_a_model_is_not_a_policy_and_a_policy_not_a_model(runs, tmp_path):
-    with pytest.raises(UserError, match="is a checkpoint but not a trained model"):
-        models.load(runs["dqn"])
-    checkpoint.save(tmp_path / "model", jnp.zeros(1), meta={"kind": "psiphi model"})
-    with pytest.raises(UserError, match="not a policy that `psiphi train dqn"):
-        baselines.load(tmp_path)
+def test_a_model_is_not_a_policy_and_a_policy_not_a_model(runs, tmp_path, capsys):
+    code, _, err = command(capsys, f"adapt {runs['dqn']} --task R-G")
+    assert code == 2 and "is a policy of dqn, which has no preferences; adapt needs a model of itd or psiphi" in err
+    with pytest.raises(UserError, match="is a policy of dqn, expected a model that infers rewards, of itd or psiphi"):
+        training.train(replace(tiny.run("ppo"), reward_from=str(runs["dqn"])), progress=False)
     with pytest.raises(UserError, match="was trained by dqn, but init_from expects what bc left"):
-        baselines.cloned_policy(baselines.default("ppo"), runs["dqn"])
+        training.train(replace(tiny.run("ppo"), init_from=str(runs["dqn"])), progress=False)
+    checkpoint.save(tmp_path / "model", jnp.zeros(1), meta={"kind": "run"})
+    with pytest.raises(UserError, match="is a checkpoint but not a trained model"):
+        psiphi.load(tmp_path)
 
 
-def test_ppo_and_gail_start_from_a_cloned_policy(runs):
+def test_ppo_and_gail_start_from_a_cloned_policy(runs, monkeypatch):
+    cloned = bc.of_demonstrator(psiphi.load(runs["bc"])._policies.net, 1)
     for name in ("ppo", "gail"):
-        policy = baselines.load(runs[name])
-        setting = replace(policy.setting, init_from=str(runs["bc"]), demonstrator=1)
-        cloned = baselines.cloned_policy(setting, runs["bc"])
-        spec = coingrid.spec(setting.world)
-        state = baselines.make_agent(setting, spec, cloned=cloned).init(jax.random.key(0), demos_of(setting))
-        mine = ALGORITHMS[name].deployed(setting.agent, state)
+        made = replace(tiny.run(name), init_from=str(runs["bc"]), demonstrator=1)
+        begun = []
+        monkeypatch.setattr(scan, "run", lambda env, agent, demos, *_, begun=begun, **__: begun.append((agent, demos)) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            training.train(made, progress=False)
+        ((agent, demos),) = begun
+        mine = ALGORITHMS[name].deployed(made.agent, agent.init(jax.random.key(0), demos))
+        spec = tiny.spec_of(made)
         obs = jax.random.bernoulli(jax.random.key(1), 0.3, (3, *spec.obs_shape)).astype(spec.obs_dtype)
         np.testing.assert_array_equal(mine(obs), cloned(obs))
     with pytest.raises(UserError, match="has cloned demonstrators 0 to 1, but 2 is asked for"):
-        baselines.cloned_policy(replace(baselines.default("ppo"), demonstrator=2), runs["bc"])
+        training.train(replace(tiny.run("ppo"), init_from=str(runs["bc"]), demonstrator=2), progress=False)
 
 
-def demos_of(setting: baselines.Setting) -> Demos:
-    spec = coingrid.spec(setting.world)
+def demos_of(made: training.Run) -> Demos:
+    spec = tiny.spec_of(made)
     obs, action = jnp.zeros((2, 4, *spec.obs_shape), spec.obs_dtype), jnp.zeros((2, 4), jnp.int32)
     return Demos(Demonstration(obs, action, jnp.ones((2, 4)), obs, action), jnp.array([4, 2]))
+
+
+WORLD = "--world.size 5 --world.coins 1 1 0 --world.max-steps 8 --episodes 4 --evaluate-episodes 4 --quiet"
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ("train dqn --task R+Z", "'R[+]Z' is not a CoinGrid task"),
-        ("train dqn --steps 0", "steps is 0, expected at least 1"),
-        ("train dqn --preset paper", "dqn has no preset 'paper'"),
+        ("train dqn --steps 0", "steps is 0 and updates is 0, expected exactly one of them above 0"),
+        ("train dqn --steps -1", "steps is -1, expected at least 0"),
+        ("train dqn --steps 8 --updates 8", "steps is 8 and updates is 8, expected exactly one of them above 0"),
+        ("train bc --steps 8", "bc takes no steps in the world, expected updates instead of steps"),
+        ("train dqn --preset paper", "dqn has no preset paper in coingrid; there, itd, psiphi has one"),
         ("train dqn --agent.n-step 0 --out {tmp}/a", "n_step is 0, expected at least 1"),
         ("train dqn --init-from {tmp} --out {tmp}/c", "dqn cannot start from a cloned policy; ppo and gail can"),
         ("train sqil --reward-from {tmp} --out {tmp}/d", "sqil is not paid"),
@@ -125,11 +130,11 @@ def demos_of(setting: baselines.Setting) -> Demos:
         ("train ppo --init-from {tmp}/nowhere --out {tmp}/g", "nowhere does not exist"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(capsys, tmp_path, arguments, sentence):
-    import re
-
+def test_what_is_wrong_is_said_in_one_sentence_and_nothing_is_written(capsys, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
     code, _, err = command(capsys, arguments.format(tmp=tmp_path))
     assert code == 2 and err.count("\n") == 1 and re.search(sentence, err), err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 # --- Demonstrations ------------------------------------------------------------------------------------------------------
@@ -138,19 +143,19 @@ def test_what_is_wrong_is_said_in_one_sentence(capsys, tmp_path, arguments, sent
 def test_pooled_demonstrations_are_all_real_steps_of_all():
     action = jnp.array([[0, 1, 2, 9], [2, 2, 9, 9]])
     blank = jnp.zeros((2, 4))
-    pooled = baselines.pool(Demos(Demonstration(blank, action, blank, blank, action), jnp.array([3, 2])))
+    pooled = training.pool(Demos(Demonstration(blank, action, blank, blank, action), jnp.array([3, 2])))
     assert pooled.steps.action.tolist() == [[0, 1, 2, 2, 2]] and pooled.count.tolist() == [5]
 
 
 def test_demonstrations_of_another_world_are_refused():
-    setting = baselines.default("bc")
-    demos = demos_of(setting)
+    made = tiny.run("bc")
+    demos = demos_of(made)
     too_many = demos._replace(steps=demos.steps._replace(action=demos.steps.action.at[1, 1].set(3)))
     with pytest.raises(UserError, match="Demonstrator 1 took action 3, but the environment's actions are 0 to 2"):
-        baselines.train(setting, 0, demos=too_many, progress=False)
+        training.train(made, demos=too_many, progress=False)
     with pytest.raises(UserError, match="Demonstrator 0 has shown 0 steps"):
-        baselines.train(setting, 0, demos=demos._replace(count=jnp.array([0, 2])), progress=False)
-    assert isinstance(setting.agent, BCConfig)
+        training.train(made, demos=demos._replace(count=jnp.array([0, 2])), progress=False)
+    assert isinstance(made.agent, BCConfig)
 
 
 # --- Paid by a model -----------------------------------------------------------------------------------------------------
@@ -181,44 +186,32 @@ def test_a_rewarded_agent_is_paid_by_the_function_and_not_by_the_environment():
     assert agent.policy(state, obs[0], jax.random.key(0)).tolist() == [0, 0]
 
 
-def small_model(tmp_path: Path) -> Path:
-    """A model of random numbers, saved as a training leaves it."""
-    setting = experiment.Setting(world=coingrid.CoinGridConfig(size=5, coins=(1, 1, 0), max_steps=8))
-    setting = models.changed(setting, {"itd.torso_hidden": (8,), "itd.phi_hidden": (8,), "itd.psi_hidden": (8,)})
-    draw = np.random.default_rng(0)
-    model = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), x.dtype), models.like(setting))
-    models.save(tmp_path / "model", experiment.Trained(model, 0, 0.0, []), setting, "coingrid", 0)
-    return tmp_path
-
-
 def test_dqn_is_trained_on_the_reward_of_a_model(tmp_path, monkeypatch):
-    where = small_model(tmp_path)
-    setting = replace(baselines.default("dqn"), world=coingrid.CoinGridConfig(size=5, coins=(1, 1, 0), max_steps=8), demonstrator=1)
-    setting = models.changed(setting, {"reward_from": str(where), "steps": 24, "prefill_steps": 16, "evaluate_episodes": 4})
+    where = tiny.save_model(tmp_path / "model", tiny.run("itd"))
+    made = replace(tiny.run("dqn"), demonstrator=1, reward_from=str(where), steps=24, evaluate_every=0)
     seen = []
     make = rewarded.rewarded
     monkeypatch.setattr(rewarded, "rewarded", lambda agent, pay, model: seen.append((pay, model)) or make(agent, pay, model))
-    small = {"agent.torso_hidden": (8,), "agent.head_hidden": (8,), "num_envs": 2, "agent.batch": 4, "agent.replay_size": 64}
-    trained = baselines.train(models.changed(setting, small), 0, progress=False)
-    assert trained.env_steps == 24
+    result = training.train(made, progress=False)
+    assert result.env_steps == 24
+    trained.save(tmp_path / "dqn", result)
+    found = files.read(tmp_path / "dqn")  # the learner's own network; of the model that paid it, the name
+    assert found.known is None and found.run is not None and found.run["reward_from"] == str(where)
     ((pay, model),) = seen
-    obs = jnp.zeros((1, *coingrid.spec(setting.world).obs_shape), jnp.uint8)
-    from psiphi import model as functions
-
+    obs = jnp.zeros((1, *tiny.spec_of(made).obs_shape), jnp.uint8)
     step = Transition(obs, jnp.array([2]), jnp.zeros(1), jnp.ones(1), obs, jnp.zeros(1, bool))
     np.testing.assert_allclose(pay(model, step), functions.rewards(model, obs, jnp.array([2]))[:, 1], rtol=1e-6)
     with pytest.raises(UserError, match="knows demonstrators 0 to 1, but the reward of 5 is asked for"):
-        baselines.paid_by(replace(setting, demonstrator=5), where)
+        training.train(replace(made, demonstrator=5), progress=False)
     with pytest.raises(UserError, match="reads observations of shape"):
-        baselines.paid_by(replace(setting, world=coingrid.CoinGridConfig(size=7)), where)
+        training.train(replace(made, world=CoinGridConfig(size=7)), progress=False)
 
 
-def test_the_loop_of_a_setting_counts_steps_and_evaluations():
-    ppo = replace(baselines.default("ppo"), steps=3_000, evaluate_every=1_024)
-    loop = baselines.loop_of(ppo, 4)
+def test_the_loop_of_a_run_counts_steps_and_evaluations():
+    ppo = training.default_run("ppo", "coingrid", steps=3_000, evaluate_every=1_024, seed=4)
+    loop = training.loop_of(ppo)
     assert isinstance(loop, scan.LoopConfig) and loop.seed == 4 and loop.prefill_steps == 0
     per_rollout = loop.num_envs * loop.rollout_length
     assert 3_000 <= loop.env_steps(loop.iterations) < 3_000 + per_rollout and loop.chunk * per_rollout == 1_024
-    dqn = baselines.loop_of(replace(baselines.default("dqn"), steps=3_000, prefill_steps=1_000), 0)
+    dqn = training.loop_of(training.default_run("dqn", "coingrid", steps=3_000, prefill_steps=1_000))
     assert dqn.env_steps(dqn.iterations) == 3_000 and dqn.rollout_length == 1
-    assert replay.has_shown(demos_of(ppo)).tolist() == [True, True]

@@ -208,6 +208,15 @@ def test_a_model_is_rebuilt_from_its_directory_alone(trained):
     assert np.array_equal(stored["w"], np.asarray(model.w)) and np.array_equal(stored["units"], np.asarray(model.units))
 
 
+def test_a_model_from_before_keeps_what_its_agents_config_said_of_the_run(trained, tmp_path):
+    shutil.copytree(trained / "model", tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    setting = manifest["meta"]["setting"]
+    setting["itd"] |= {"updates": setting.pop("updates"), "num_envs": setting.pop("num_envs")}
+    (tmp_path / "model" / "manifest.json").write_text(json.dumps(manifest))
+    assert models.load(tmp_path).setting == models.load(trained).setting
+
+
 def test_evaluate(trained, capsys):
     code, out, _ = run(capsys, "evaluate", str(trained), "--episodes", "4", "--json")
     found = json.loads(out)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from psiphi import cli
+from psiphi import cli, training
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
@@ -20,9 +20,9 @@ from psiphi.agents.sqil import SQILConfig
 from psiphi.configs import from_json
 from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
-from psiphi.experiments.coingrid import Setting
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.loops.scan import LoopConfig
+from psiphi.training import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,18 +101,24 @@ OUT_OF_RANGE = [
     (LoopConfig, {"seed": -1}, "seed is -1, expected at least 0"),
     (LoopConfig, {"seed": 10**20}, "seed is 100000000000000000000, expected at most 4,294,967,295"),
     (BCConfig, {"batch": 0}, "batch is 0, expected at least 1"),
-    (Setting, {"updates": 0}, "updates is 0, expected at least 1"),
-    (Setting, {"num_envs": 0}, "num_envs is 0, expected at least 1"),
+    (Run, {"updates": -1}, "updates is -1, expected at least 0"),
+    (Run, {"num_envs": 0}, "num_envs is 0, expected at least 1"),
+    (Run, {"episodes": 0}, "episodes is 0, expected at least 1"),
+    (Run, {"seed": -1}, "seed is -1, expected at least 0"),
     (GAILConfig, {"demonstrator": -1}, "demonstrator is -1, expected at least 0"),
     (CoinGridConfig, {"max_steps": 0}, "CoinGrid's max_steps is 0, expected at least 1"),
 ]
+
+
+def usual(kind: type) -> typing.Any:
+    return training.default_run("dqn", "coingrid") if kind is Run else kind()
 
 
 def made(kind: type, change: dict[str, typing.Any]) -> typing.Any:
     """A config as it is made where nobody checks types at every call, as the tests do."""
     config = object.__new__(kind)
     for field in dataclasses.fields(kind):
-        object.__setattr__(config, field.name, change.get(field.name, getattr(kind(), field.name)))
+        object.__setattr__(config, field.name, change.get(field.name, getattr(usual(kind), field.name)))
     config.__post_init__()
     return config
 
@@ -131,7 +137,7 @@ def test_a_config_out_of_range_cannot_be_made_nor_changed_nor_read(kind, change,
     if "itd" not in change:
         words = "|".join([re.escape(said.split("'s ")[-1]), "finite", "which is not a", "expected one of"])
         with pytest.raises(UserError, match=words):
-            from_json(kind, json.loads(json.dumps(dataclasses.asdict(kind()) | change)), "it")
+            from_json(kind, json.loads(json.dumps(dataclasses.asdict(usual(kind)) | change)), "it")
 
 
 def test_numbers_of_numpy_and_lists_become_plain_values():
@@ -154,6 +160,7 @@ def test_every_number_of_every_config_has_a_range():
         FewShotConfig,
         LoopConfig,
         CoinGridConfig,
+        Run,
     ):
         hints = typing.get_type_hints(kind, include_extras=True)
         bare = [field.name for field in dataclasses.fields(kind) if hints[field.name] in (int, float, int | None, float | None)]
@@ -165,9 +172,9 @@ def test_every_number_of_every_config_has_a_range():
     [
         ("train itd --seed -1", "seed is -1, expected at least 0"),
         ("train itd --seed 100000000000000000000", "expected at most 4,294,967,295"),
-        ("train itd --itd.num-cumulants 0", "num_cumulants is 0, expected at least 1"),
-        ("train itd --itd.gamma 7", "gamma is 7.0, expected a number from 0 to 1"),
-        ("train psiphi --ego.temperature -1", "temperature is -1.0, expected at least 0"),
+        ("train itd --agent.num-cumulants 0", "num_cumulants is 0, expected at least 1"),
+        ("train itd --agent.gamma 7", "gamma is 7.0, expected a number from 0 to 1"),
+        ("train psiphi --agent.temperature -1", "temperature is -1.0, expected at least 0"),
         ("train dqn --agent.batch 0", "batch is 0, expected at least 1"),
         ("train ppo --agent.learning-rate nan", "learning_rate is nan, expected a finite number"),
         ("infer {tmp}/x.csv --seed -1", "seed is -1, expected at least 0"),
@@ -181,7 +188,8 @@ def test_every_number_of_every_config_has_a_range():
         ("demos inspect {tmp}/x.csv --num-actions 0", "num_actions is 0, expected at least 1"),
     ],
 )
-def test_the_command_line_goes_through_the_same_door(capsys, tmp_path, arguments, said):
+def test_the_command_line_goes_through_the_same_door(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
         cli.main(arguments.format(tmp=tmp_path).split())
     found = capsys.readouterr().err

@@ -3,6 +3,9 @@
 import csv
 import dataclasses
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,13 @@ def test_columns_are_standardised_so_that_units_do_not_matter():
     one, other = (Discretiser.fit(values, ["acc", "lat"], k=5) for values in (x, scaled))
     np.testing.assert_allclose(other.centroids / [1.0, 1e4], one.centroids, atol=1e-9)
     np.testing.assert_array_equal(one.transform(x), other.transform(scaled))
+
+
+def test_numbers_far_from_zero_are_told_apart():
+    x, which = clusters()
+    far = x + [5e6, -3e6]
+    cut = Discretiser.fit(far, ["acc", "lat"], k=5)
+    np.testing.assert_allclose(cut.inverse(cut.transform(far)) - [5e6, -3e6], CENTRES[which], atol=0.01)
 
 
 def test_the_same_seed_gives_the_same_clusters():
@@ -226,6 +236,13 @@ def test_files_without_names_are_as_they_were(name, tmp_path):
         assert (tmp_path / name).read_text().startswith("agent,episode,t,obs_0,action,terminated,truncated\n")
 
 
+def test_other_programs_read_the_table_below_the_first_line(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    made().write(tmp_path / "a.csv")
+    frame = pandas.read_csv(tmp_path / "a.csv", skiprows=1)
+    assert list(frame.columns[:3]) == ["agent", "episode", "t"] and frame["action"].notna().sum() == 60
+
+
 def test_parts_and_unions_keep_the_meaning():
     demos = made(groups=True)
     for part in (*demos.split(0.5), demos.filter(agents=["a"]), demos.merge(demos), dataclasses.replace(demos)):
@@ -338,6 +355,13 @@ def test_another_log_gets_the_same_actions(tmp_path):
     assert a.discretiser == b.discretiser and len(a.merge(b)) == 900
 
 
+def test_a_discretiser_of_other_columns_is_refused(tmp_path):
+    made().write(tmp_path / "a.npz")
+    path = log(tmp_path / "log.csv")
+    with pytest.raises(UserError, match="the action is 'lat', 'acc', expected 'acc', 'lat' as the discretiser knows it"):
+        run(["discretise", str(path), str(tmp_path / "b.npz"), *READ, "--action", "lat,acc", "--like", str(tmp_path / "a.npz")])
+
+
 def test_npz_columns_are_found_by_name(tmp_path):
     x, _ = clusters(40)
     arrays = {"sc": np.array(["n", "s"] * 20), "car": np.arange(40) % 4, "px": np.arange(40.0), "vel": np.ones((40, 2)), "act": x}
@@ -446,3 +470,37 @@ def test_a_damaged_meaning_is_named(damage, tmp_path):
     np.savez(tmp_path / "a.npz", **changed)
     with pytest.raises(UserError, match="a.npz.* is damaged"):
         Demonstrations.read(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_damaged_files_are_read_or_refused_in_one_sentence(name, edits):
+    need(f"demos.{name.split('.')[1]}")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / name
+        made(groups=True).write(path)
+        data = bytearray(path.read_bytes())
+        for place, value in edits:
+            data[int(place * (len(data) - 1))] = value
+        path.write_bytes(data)
+        try:
+            Demonstrations.read(path)
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "inspect log.csv --agent car --episode sc,car --action acc",
+        "discretise log.csv out.npz --agent car --episode sc,car --action acc,lat --k 5000",
+        "from-tracks log.csv out.npz --id sc",
+    ],
+)
+def test_the_command_line_says_one_line_and_exits_with_two(words, tmp_path):
+    log(tmp_path / "log.csv")
+    done = subprocess.run([sys.executable, "-m", "psiphi", "demos", *words.split()], cwd=tmp_path, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("reading ")]
+    assert done.returncode == 2 and len(said) == 1 and said[0].startswith("psiphi: ") and not done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["log.csv"]

@@ -10,7 +10,7 @@ import pytest
 
 from psiphi.agents import bc
 from psiphi.errors import UserError
-from psiphi.experiments import comparisons, imitation, paper
+from psiphi.experiments import imitation, paper, reproduce
 from psiphi.experiments.imitation import Setting
 from psiphi.loops import scan
 from psiphi.types import NO_ACTION, Demonstration, Demos
@@ -67,13 +67,16 @@ def test_itd_and_psiphi_run_through_their_tasks(algorithm):
 
 def test_every_line_of_the_figure_has_a_setting_and_says_what_it_saw():
     (variant,) = FIGURE.variants
-    settings = {method.name: comparisons.setting_of(FIGURE, variant, method) for method in FIGURE.methods}
+    settings = {method.name: imitation.setting_of(method.algorithm, dict(method.changes)) for method in FIGURE.methods}
     assert all(isinstance(setting, Setting) for setting in settings.values())
     assert settings["bc-many"].shown == 25 * settings["bc"].shown
-    assert {name: comparisons.saw(setting)[1] for name, setting in settings.items() if not imitation.drives(setting)} == dict.fromkeys(
+    saw = {
+        method.name: reproduce.config_of(FIGURE, reproduce.Unit(variant, method, 0), reproduce.Effort())["saw"] for method in FIGURE.methods
+    }
+    assert {name: saw[name][1] for name, setting in settings.items() if not imitation.drives(setting)} == dict.fromkeys(
         ("itd", "bc", "bc-many"), "none"
     )
-    assert comparisons.saw(settings["psiphi"])[1:] == ["34,800", "of 3 tasks in turn"]
+    assert saw["psiphi"][1:] == ["34,800", "of 3 tasks in turn"]
 
 
 def test_scores_of_bc_are_those_of_its_policies():

@@ -1,17 +1,15 @@
 """A Gymnasium environment that pays what a model inferred."""
 
 import gymnasium
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 import psiphi
+import tiny
 from psiphi import model as functions
 from psiphi.errors import UserError
-from psiphi.experiments import coingrid as experiment
-from psiphi.experiments import models
 from psiphi.model import Model
 
 WORLD = {"size": 5, "coins": (1, 1, 0), "max_steps": 8}
@@ -19,10 +17,7 @@ WORLD = {"size": 5, "coins": (1, 1, 0), "max_steps": 8}
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    setting = models.changed(experiment.Setting(), {f"world.{name}": value for name, value in WORLD.items()})
-    setting = models.changed(setting, {"itd.torso_hidden": (8,), "itd.phi_hidden": (8,), "itd.psi_hidden": (8,)})
-    draw = np.random.default_rng(0)
-    return jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), x.dtype), models.like(setting))
+    return tiny.model(tiny.run("itd"))
 
 
 def test_it_pays_what_the_model_says_for_the_step_and_tells_the_truth_beside_it(model):

@@ -314,15 +314,23 @@ def test_minecart():
 # --- What psiphi infers from logs alone ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resource", "costs"])
-def test_a_planner_on_what_logs_alone_tell_earns_most_of_the_optimum(name):
-    """Resource gathering is MO-Gymnasium's; in `costs` there is nothing to gain, so a flipped sign would show at once."""
+@pytest.mark.parametrize(
+    ("name", "episodes", "refits"),
+    [
+        ("treasure_convex", 40, 1),
+        pytest.param("treasure_convex", 40, 3, marks=pytest.mark.slow),
+        pytest.param("resource", 100, 3, marks=pytest.mark.slow),
+        pytest.param("four_room", 100, 3, marks=pytest.mark.slow),
+        pytest.param("costs", 100, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_planner_on_what_logs_alone_tell_earns_most_of_the_optimum(name, episodes, refits):
+    """All but `costs` are MO-Gymnasium's; in `costs` there is nothing to gain, so a flipped sign would show at once."""
     import psiphi
 
     world = world_of(name)
-    logs = demonstrate.demonstrations(world, 100, 0.1, seed=1000)
-    itd = psiphi.ITD(seed=1000).fit(logs.demos, progress=False)
+    logs = demonstrate.demonstrations(world, episodes, 0.1, seed=1000)
+    itd = psiphi.ITD(seed=1000, refits=refits).fit(logs.demos, progress=False)
     S, A, J = world.next_state.shape
     s, a, j = (x.ravel() for x in np.meshgrid(np.arange(S), np.arange(A), np.arange(J), indexing="ij"))
     steps = world.obs[s], a, world.obs[world.next_state[s, a, j]], world.ends[s, a, j]
@@ -330,7 +338,7 @@ def test_a_planner_on_what_logs_alone_tell_earns_most_of_the_optimum(name):
     for agent in world.agents:
         reward = np.asarray(itd.reward(agent)(*steps), np.float64).reshape(S, A, J)
         scores.append(planning.score(world, planning.optimal_policy(world, reward), agent))
-    assert np.mean(scores) > 0.8, scores
+    assert np.mean(scores) > 0.9 and min(scores) > 0.7, scores
 
 
 @pytest.mark.slow

@@ -7,19 +7,24 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import tiny
+from psiphi import training
 from psiphi.agents import itd, psiphi
+from psiphi.api import trained as answers
+from psiphi.configs import from_json
 from psiphi.errors import UserError
-from psiphi.experiments import baselines, cells, comparisons, imitation, models, paper, reproduce, traffic
-from psiphi.experiments import coingrid as experiment
-from psiphi.experiments.coingrid import Setting
+from psiphi.experiments import cells, imitation, measures, paper, pictures, reproduce, roundabout
+from psiphi.experiments.paper import shared
 from psiphi.experiments.reproduce import Effort, Unit
+from psiphi.experiments.runs import few_shot_of, run_of
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.model import Model
+from psiphi.training import Run
+from psiphi.worlds import coingrid as world
 
 NOBODY = Model(None, jnp.zeros((2, 4)), jnp.zeros(2))  # pyright: ignore[reportArgumentType] - a model that nobody looks into
 ORIGIN = {"commit": None, "versions": {"threads": "2"}, "command": "psiphi reproduce"}
@@ -36,38 +41,38 @@ def identify(value) -> str | None:
 
 
 @pytest.mark.parametrize(("what", "variant", "method"), EVERY, ids=identify)
-def test_every_method_is_a_setting_of_its_own(what, variant, method):
-    setting = reproduce.setting_of(what, variant, method, Effort())
-    assert len(setting.demonstrators) == len(what.demonstrators)
-    assert (setting.ego is None) == (setting.ego_task is None)
-    json.dumps(reproduce.config_of(what, Unit(variant, method, 0), Effort()), allow_nan=False)
+def test_every_method_is_a_run_of_its_own(what, variant, method):
+    run = training.completed(run_of(what, variant, method, Effort()))
+    assert len(run.demonstrators) == len(what.demonstrators) and run.task == "R+G"
+    said = reproduce.config_of(what, Unit(variant, method, 0), Effort())
+    assert "seed" not in said and json.loads(json.dumps(said, allow_nan=False))["few_shot"]
     # Rebuilding it checks every value against its field's type.
-    assert models.from_json(Setting, json.loads(json.dumps(models.described(setting))), "setting").itd == setting.itd
-    default = reproduce.setting_of(what, variant, paper.Method("default", ""), Effort())
-    assert (setting == default) == (method.name in ("default", "psiphi", "itd", "exact"))
+    assert from_json(type(run.agent), said["agent"], "agent") == run.agent
+    default = training.completed(run_of(what, variant, paper.Method("default", ""), Effort()))
+    same = (run, few_shot_of(method)) == (default, FewShotConfig())
+    assert same == (method.name in ("default", "psiphi", "itd", "exact"))
 
 
 def test_the_papers_rows_are_the_papers_losses():
     what = paper.EXPERIMENTS["table-2"]
-    with_ego, without = (
-        reproduce.setting_of(what, paper.UNLIMITED, method, Effort()) for method in what.methods if method.name.startswith("paper")
-    )
-    assert with_ego.itd == without.itd == itd.paper()
-    assert with_ego.ego == psiphi.paper() and with_ego.ego_task == (1.0, 1.0, 0.0)
-    assert without.ego is None and without.ego_task is None
-    assert with_ego.few_shot == without.few_shot == FewShotConfig(inference="least-squares", kappa=0.0, temperature=0.0)
+    rows = [method for method in what.methods if method.name.startswith("paper")]
+    with_ego, without = (training.completed(run_of(what, shared.UNLIMITED, method, Effort())) for method in rows)
+    assert with_ego.agent == psiphi.paper() and with_ego.agent.itd == without.agent == itd.paper()
+    assert with_ego.algorithm == "psiphi" and world.weights_of(with_ego.task) == (1.0, 1.0, 0.0)
+    assert without.algorithm == "itd", "nobody is paid there"
+    assert {few_shot_of(method) for method in rows} == {FewShotConfig(inference="least-squares", kappa=0.0, temperature=0.0)}
 
 
 def test_the_papers_numbers_are_those_of_its_table():
     assert [number.value for number in paper.TABLE_2[0][paper.PSIPHI]] == [1.0, 0.2, 0.2, -0.4]
     assert all(number.value == 1.0 for shots in (1, 100) for number in paper.TABLE_2[shots][paper.PSIPHI])
-    assert [number.value for number in paper.TABLE_2[1][paper.SQIL]] == [1.0, 0.0, 0.0, -1.0]
+    assert [number.value for number in paper.TABLE_2[1][shared.SQIL]] == [1.0, 0.0, 0.0, -1.0]
 
 
 def test_effort_replaces_what_it_names():
     what = paper.EXPERIMENTS["ablation"]
-    setting = reproduce.setting_of(what, paper.AUTHORS, what.methods[1], Effort(updates=7, episodes=5))
-    assert (setting.updates, setting.episodes, setting.world.num_layouts, setting.itd.cross_policy) == (7, 5, 25, 0.0)
+    run = run_of(what, shared.AUTHORS, what.methods[1], Effort(updates=7, episodes=5))
+    assert (run.updates, run.episodes, run.world.num_layouts, run.agent.cross_policy) == (7, 5, 25, 0.0)
     with pytest.raises(UserError, match="updates is 0"):
         Effort(updates=0)
 
@@ -149,36 +154,39 @@ def test_where_numbers_come_from_is_known():
 
 @pytest.fixture
 def instant(monkeypatch):
-    """Training and measuring in no time; gives the list of what was trained."""
+    """Training and measuring in no time; gives the list of the runs that were trained."""
     trained = []
+    rows = [{"env_steps": n, "eval/normalised_return": 0.5, "train/signal": 1.0, "train/rank": 2.0} for n in (0, 8)]
 
-    def train(setting: Setting, seed: int, **_):
-        trained.append((setting, seed))
-        return experiment.Trained(NOBODY, 100, 1.0, [])
+    def train(run: Run, **_):
+        trained.append(run)
+        return tiny.as_trained(run, rows, 100)
 
     tasks = dict.fromkeys(paper.TASKS, 0.5)
     board = {"board": np.zeros((7, 7, 5)).tolist(), "phi": np.eye(4)[:, :, None].tolist(), "correlation": np.eye(4, 3).tolist()}
     board |= {"demonstrators": ["R", "G", "Y"], "preferences": np.eye(3, 4).tolist()}
-    explained = {"r2": [0.5] * 2, "reward_correlation": [float("nan")] * 2, "cumulants": np.eye(4, 3).tolist()}
-    monkeypatch.setattr(experiment, "train", train)
-    monkeypatch.setattr(experiment, "transfer", lambda *_, **__: {"first": tasks, "after": tasks})
-    monkeypatch.setattr(experiment, "ceiling", lambda *_: tasks)
-    monkeypatch.setattr(experiment, "held_out_accuracy", lambda *_: {"accuracy": 0.9, "ceiling": 0.95})
-    monkeypatch.setattr(experiment, "planned_on_inferred", lambda setting, *_: [1.0] * len(setting.demonstrators))
-    monkeypatch.setattr(
-        experiment,
-        "explained",
-        lambda setting, *_: {k: (v * 2)[: len(setting.demonstrators)] if len(v) == 2 else v for k, v in explained.items()},
-    )
-    monkeypatch.setattr(reproduce, "picture", lambda *_: board)
+
+    def explained(config, who, *_):
+        return {"r2": [0.5] * len(who), "reward_correlation": [float("nan")] * len(who), "cumulants": np.eye(4, 3).tolist()}
+
+    monkeypatch.setattr(measures, "train", train)
+    monkeypatch.setattr(answers, "model_of", lambda _: NOBODY)
+    monkeypatch.setattr(measures, "transfer", lambda *_, **__: {"first": tasks, "after": tasks})
+    monkeypatch.setattr(world, "ceiling", lambda *_, **__: tasks)
+    monkeypatch.setattr(world, "held_out_accuracy", lambda *_: {"accuracy": 0.9, "ceiling": 0.95})
+    monkeypatch.setattr(world, "planned_on_inferred", lambda config, who, *_, **__: [1.0] * len(who))
+    monkeypatch.setattr(world, "explained", explained)
+    monkeypatch.setattr(pictures, "described", lambda *_: board)
     adapted = [(paper.Figure("normalised_return", task, shots), 0.5, None) for task in paper.TASKS for shots in (0, 1, 100)]
-    monkeypatch.setattr(comparisons, "adapt", lambda *_: (adapted, 7, 1.0))
-    monkeypatch.setattr(comparisons, "imitated", lambda *_: (dict.fromkeys("RG", 1.0), 7, 1.0))
-    monkeypatch.setattr(comparisons, "on_inferred", lambda *_: (dict.fromkeys(("itd", "itd-policy"), dict.fromkeys("RG", 1.0)), 7, 1.0))
-    rows = [{"env_steps": n, "eval/normalised_return": 0.5} for n in (0, 8)]
-    monkeypatch.setattr(comparisons, "learned_online", lambda *_: ([0, 8], [0.0, 1.0], 8, 1.0))
-    monkeypatch.setattr(baselines, "train", lambda *_, **__: baselines.Trained(None, 8, 1.0, rows))  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr(traffic, "train", lambda *_, **__: traffic.Trained(None, None, 8, 1.0, rows))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(measures.HOW, "adapt", lambda what, unit, *_: measures.Done({unit.method.name: adapted}, 7, 1.0))
+
+    def imitated(what, unit, *_):
+        names = ("itd", "itd-policy") if unit.method.name == "itd" else (unit.method.name,)
+        return dict.fromkeys(names, dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)), 7, 1.0
+
+    monkeypatch.setattr(measures, "_imitated", imitated)
+    both = dict.fromkeys(("itd", "itd-policy"), dict.fromkeys(("exr", "nxr"), 1.0))
+    monkeypatch.setattr(roundabout, "together", lambda *_: (both, 7, 1.0))
     monkeypatch.setattr(imitation, "run", lambda *_: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
     return trained
 
@@ -200,26 +208,25 @@ def test_rows_that_differ_only_in_how_a_task_is_met_share_a_training():
     (unit,) = reproduce.units(what, [0], only=["greedy"])
     assert unit.method.name == "default"
     assert "greedy" in [one.method.name for one in reproduce.judged(what, unit)]
-    training = {reproduce.setting_of(what, one.variant, one.method, Effort()).itd for one in reproduce.judged(what, unit)}
-    assert len(training) == 1
+    assert len({run_of(what, one.variant, one.method, Effort()) for one in reproduce.judged(what, unit)}) == 1
 
 
 def test_only_what_is_missing_is_run(instant, tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "commit", lambda: "0" * 40)  # a checkout may become dirty while it is tested
     reproduce.reproduce("itd-coingrid", tmp_path, [0, 1], methods=["itd", "paper-itd"])
-    assert [seed for _, seed in instant] == [0, 0, 1, 1]
+    assert [run.seed for run in instant] == [0, 0, 1, 1]
     path = tmp_path / "itd-coingrid" / cells.FILE
     whole = path.read_bytes()
     # A kill left the last unit's cells half written.
     path.write_bytes(whole[:-3000])
     instant.clear()
     reproduce.reproduce("itd-coingrid", tmp_path, [0, 1], methods=["itd", "paper-itd"])
-    assert [(setting.itd == itd.paper(), seed) for setting, seed in instant] == [(True, 1)]
+    assert [(run.agent == itd.paper(), run.seed) for run in instant] == [(True, 1)]
     volatile = re.compile(rb'"(train_s|wall_s|command)": [^,]*,?')
     assert volatile.sub(b"", path.read_bytes()) == volatile.sub(b"", whole)
     instant.clear()
     reproduce.reproduce("itd-coingrid", tmp_path, [0, 1, 2], methods=["itd"])
-    assert [seed for _, seed in instant] == [2]
+    assert [run.seed for run in instant] == [2]
     assert "| ITD (default) |" in (tmp_path / "itd-coingrid" / "README.md").read_text()
 
 
@@ -232,9 +239,9 @@ def test_another_effort_in_the_same_directory_is_refused_before_anything_is_run(
 
 
 def test_names_are_checked(tmp_path):
-    with pytest.raises(UserError, match="'table-9' is not something to reproduce; expected was one of table-1, table-2"):
+    with pytest.raises(UserError, match="'table-9' is not something to reproduce; expected one of table-1, table-2"):
         reproduce.reproduce("table-9", tmp_path, [0])
-    with pytest.raises(UserError, match="table-2 has no method magic; expected were some of psiphi"):
+    with pytest.raises(UserError, match="table-2 has no method magic; expected some of psiphi"):
         reproduce.reproduce("table-2", tmp_path, [0], methods=["psiphi", "magic"])
 
 
@@ -252,7 +259,7 @@ json.dump([{**row, **task["origin"], "value": os.environ["XLA_FLAGS"].count("thr
 
 def test_workers_run_side_by_side_and_a_failure_is_told_but_stops_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "WORKER", FAKE)
-    monkeypatch.setattr(reproduce.report, "render", lambda _: None)
+    monkeypatch.setattr(reproduce.report, "render", lambda *_: None)
     monkeypatch.setenv("XLA_FLAGS", "")
     with pytest.raises(UserError, match=r"1 of 3 trainings failed; the first \(coingrid, itd, seed 1\) said: this seed is cursed"):
         reproduce.reproduce("itd-coingrid", tmp_path, [0, 1, 2], methods=["itd"], jobs=2)
@@ -295,7 +302,7 @@ def test_leaving_ends_the_workers(monkeypatch):
 def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, monkeypatch, capsys):
     task = {"experiment": "table-2", "unit": ["coingrid-25", "exact", 4], "effort": {"repetitions": 8}, "origin": ORIGIN, "references": {}}
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(task)])
-    monkeypatch.setattr(experiment, "ceiling", lambda *_: print("chatter") or dict.fromkeys(paper.TASKS, 1.0))
+    monkeypatch.setattr(world, "ceiling", lambda *_, **__: print("chatter") or dict.fromkeys(paper.TASKS, 1.0))
     reproduce.worker()
     got = json.loads(capsys.readouterr().out)
     assert [(row["env"], row["task"], row["seed"]) for row in got] == [("coingrid-25", task, 4) for task in paper.TASKS]
@@ -304,24 +311,21 @@ def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, m
 # --- For real ------------------------------------------------------------------------------------------------------------
 
 
-def tiny(setting: Setting) -> Setting:
-    """The same losses in a world and with networks that cost nothing."""
-    world = replace(setting.world, size=5, coins=(1, 1, 1), max_steps=8)
-    small = replace(setting.itd, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), batch=4, cross_batch=4, replay_size=64)
-    return replace(setting, world=world, itd=small, prefill_steps=8, num_envs=2)
-
-
-def untrained(setting: Setting, seed: int, **_) -> experiment.Trained:
-    """A model of random numbers: training it would only add the time to compile the training."""
-    draw = np.random.default_rng(seed)
-    model = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), x.dtype), models.like(setting))
-    return experiment.Trained(model, 24, 1.0, [])
-
-
 def test_the_cumulants_of_a_real_model_are_measured_and_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "train", untrained)
-    setting_of = reproduce.setting_of
-    monkeypatch.setattr(reproduce, "setting_of", lambda *args: tiny(setting_of(*args)))
+    """The network is of random numbers: training it would only add the time to compile the training."""
+
+    def small(*args) -> Run:
+        made = run_of(*args)
+        return replace(
+            tiny.run("itd", demonstrators=made.demonstrators, seed=made.seed), world=replace(tiny.WORLDS["coingrid"], coins=(1, 1, 1))
+        )
+
+    def untrained(run: Run, **_):
+        return tiny.as_trained(run, [{"train/signal": 1.0, "train/rank": 4.0}], 24)
+
+    monkeypatch.setattr(measures, "run_of", small)
+    monkeypatch.setattr(measures, "train", untrained)
+    monkeypatch.setattr(answers, "model_of", lambda trained: tiny.model(trained.run))
     directory = reproduce.reproduce("figure-cumulants", tmp_path, [0], effort=Effort(updates=2, episodes=4))
     there = {(row["metric"], row["task"]): row for row in cells.read(directory)}
     best = [there["correlation", colour]["value"] for colour in "RGY"]

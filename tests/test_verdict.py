@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psiphi.api import evidence, verdict
+from psiphi.api import evidence, replanning, verdict
 from psiphi.api.verdict import Finding, Verdict, judge, unmeasured
 from psiphi.errors import UserError
 
@@ -167,22 +167,72 @@ def test_replanning_takes_no_action_that_nobody_takes():
     assert np.isneginf(values[:, :, 2]).all() and np.isfinite(values[:, :, :2]).all()
 
 
-def test_replanning_agrees_in_proportion_to_imitation():
+def test_a_plan_is_judged_by_what_the_agent_would_rather_not_do():
     values = np.zeros((4, 2, 2))
     values[:, 0, 1] = values[:, 1, 0] = 1.0  # agent 0 plans action 1, agent 1 action 0
-    who, held = np.array([0, 0, 0, 1]), flags(1, 1, 0, 1)
-    found = evidence.replan_agreement(values, np.array([1, 0, 0, 1]), who, np.array([1, 0, 1, 0]), held)
-    assert found[0] == pytest.approx(0.5) and np.isnan(found[1]), "imitation is right twice, planning once"
+    advantage = np.array([[-2.0, 0.0], [-2.0, 0.0], [0.0, -2.0], [0.0, 0.0]])
+    who, chosen = np.array([0, 0, 0, 1]), flags(1, 1, 1, 1)
+    found = evidence.avoided(values, advantage, who, chosen)
+    assert found[0] == pytest.approx(1 / 3) and np.isnan(found[1]), "agent 1 would as soon do either"
+
+
+def corridor() -> dict[str, np.ndarray]:
+    """Three agents in five cells: 0 leaves at the right-hand end, 1 at the left-hand one, both from the middle, and 2 goes anywhere."""
+    random = np.random.default_rng(0)
+    rows: list[tuple[int, int, int, float, int, int]] = []
+    for episode in range(60):
+        who, state, end = episode % 3, 2, False
+        while not end:
+            action = int(random.integers(2)) if who == 2 or random.random() < 0.1 else 1 - who
+            following = state + 2 * action - 1
+            end = following in (-1, 5)
+            rows.append((state, action, int(np.clip(following, 0, 4)), float(not end), who, episode))
+            state = following
+    names = ("state", "action", "next_state", "discount", "who", "episode")
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def corridor_world(log: dict[str, np.ndarray]) -> replanning.Seen:
+    seen = np.eye(5, dtype=np.float32)
+    return replanning.seen_world(seen[log["state"]], log["action"], seen[log["next_state"]], log["discount"])
+
+
+def test_a_plan_in_the_logs_own_world_tells_right_rewards_from_wrong_ones():
+    log = corridor()
+    world = corridor_world(log)
+    right_end = (log["discount"] == 0) & (log["action"] == 1)
+    left_end = (log["discount"] == 0) & (log["action"] == 0)
+    true = np.stack([right_end, left_end, np.zeros(len(right_end))], axis=1).astype(float)
+    would_not = np.stack([log["action"] == 0, log["action"] == 1, np.zeros(len(right_end))], axis=1).astype(float)
+    beyond = np.zeros((world.onward.shape[1], 3))
+    starts = np.diff(log["episode"], prepend=-1) != 0
+    right, wrong = replanning.kept(world, [true, true[:, [1, 0, 2]]], -would_not, beyond, log["who"], starts, 0.9)
+    assert world.known == 1.0
+    np.testing.assert_allclose(right[:2], 1.0)
+    assert (wrong[:2] < verdict.HANDED).all() and np.isnan(right[2]), "agent 2 minds nothing that it does"
+
+
+def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():
+    log = corridor()
+    random = np.random.default_rng(1)
+    told = replanning.ids_tell(log["state"], log["action"], log["who"], log["episode"], 3)
+    shuffled = [
+        replanning.ids_tell(log["state"], log["action"], random.permutation(np.arange(60) % 3)[log["episode"]], log["episode"], 3)
+        for _ in range(20)
+    ]
+    assert told > 2 * verdict.IDS and max(shuffled) < verdict.IDS
+    assert np.isnan(replanning.ids_tell(np.arange(len(log["state"])), log["action"], log["who"], log["episode"], 3)), "nothing repeats"
+    assert np.isnan(replanning.ids_tell(log["state"], log["action"], 0 * log["who"], log["episode"], 1))
 
 
 # --- The judgement -----------------------------------------------------------------------------------------------------------------
 
 FINE = {
     "nll": 0.5, "majority": 1.2, "count": 0.6, "clone": 0.5, "told_apart": 0.4, "one_for_all": 0.3, "outdone": 0.0, "agreement": 0.9,
-    "coverage": 0.9, "replan": 0.9, "explained": 0.9, "signal": 0.5, "held_out_steps": 200, "episodes": 20, "consistency": 20.0,
-    "lapse": 0.1,
+    "coverage": 0.9, "familiar": 0.9, "avoided": 0.9, "handed": 0.95, "explained": 0.9, "signal": 0.5, "held_out_steps": 200,
+    "episodes": 20, "consistency": 20.0, "lapse": 0.1,
 }  # fmt: skip
-FACTS = {"rank": 2.9, "gamma": 0.95, "median_length": 40.0, "terminated_share": 0.8, "cumulants": "changes, constant"}
+FACTS = {"rank": 2.9, "gamma": 0.95, "median_length": 40.0, "terminated_share": 0.8, "cumulants": "changes, constant", "ids": 9.0}
 
 
 def case(agents: int = 3, first: dict[str, float] | None = None, **facts: object) -> verdict.Evidence:
@@ -222,14 +272,16 @@ def test_nothing_found_is_no_praise():
         ("refits-disagree", {"agreement": 0.4}, {"agreement": 0.5}),
         ("collapsed", {"signal": 0.05}, {"signal": 0.1}),
         ("unexplained", {"explained": -0.2}, {"explained": 0.5}),
-        ("replanned-elsewhere", {"replan": 0.3}, {"replan": verdict.REPLANNED}),
+        ("turned-round", {"avoided": 0.1}, {"avoided": verdict.AVOIDED}),
+        ("unexplained-behaviour", {"handed": 0.5}, {"handed": verdict.HANDED}),
+        ("hardly-seen", {"familiar": 0.3, "nll": 0.9, "count": 0.9, "clone": 0.9}, {"familiar": 0.3}),
         ("thin-coverage", {"coverage": 0.7}, {"coverage": 0.75}),
         ("mostly-lapses", {"lapse": 0.6}, {"lapse": 0.5}),
     ],
 )
 def test_an_agent_is_warned_of_on_one_side_of_a_threshold_only(name, wrong, right):
     found = judge(case(first=wrong))
-    assert names(found) == {name} and found.doubtful == ("agent0",)
+    assert names(found) == {name} and found.doubtful == (("agent0",) if name in verdict.WARNINGS else ())
     (finding,) = found.of("agent0")
     assert "'agent0'" in finding.sentence and finding.sentence.endswith(".") and finding.advice.endswith(".")
     assert math.isfinite(finding.figure) and math.isfinite(finding.threshold)
@@ -242,25 +294,37 @@ def test_what_nobody_measured_gives_no_finding_but_that_nothing_was_tested():
 
 
 def test_shuffled_ids_make_everybody_doubtful():
-    shuffled = case()
-    shuffled.one_for_all[:2] = [0.0, -0.1]
+    shuffled = case(ids=1.4)
     shuffled.told_apart[:2] = 0.0
     found = judge(shuffled)
     assert names(found) == {"shuffled-ids"} and found.doubtful == found.agents
     (finding,) = found.of("agent2")
-    assert finding.agent is None and finding.figure == pytest.approx(2 / 3)
-    assert finding.sentence.startswith("The ids look shuffled, or the agents want the same: 2 of 3 agents")
+    assert finding.agent is None and finding.figure == pytest.approx(1.4) and finding.grave and finding.warns
+    assert finding.sentence.startswith("The ids look shuffled, or the agents want the same")
 
 
-@pytest.mark.parametrize("gains", [[0.0, 0.3, 0.3], [0.0, 0.3, NAN], [0.011, 0.011, 0.011], [NAN, NAN, NAN]])
-def test_ids_are_not_shuffled_if_most_agents_are_told_apart(gains):
-    assert judge(case()._replace(one_for_all=np.array(gains))).findings == ()
+@pytest.mark.parametrize("ids", [3.0, 20.0, NAN])
+def test_ids_that_tell_something_are_not_shuffled(ids):
+    assert judge(case(ids=ids)).findings == ()
+
+
+def test_notes_make_nobody_doubtful():
+    found = judge(case(first={"coverage": 0.1, "agreement": 0.1}))
+    assert names(found) == {"thin-coverage", "refits-disagree"} and found.doubtful == ()
+    assert "note: thin-coverage" in str(found) and "warning" not in str(found).split("Nothing was found")[1]
+
+
+def test_a_verdict_on_newcomers_joins_the_one_that_there_is():
+    old, new = judge(case(first={"outdone": 0.5})), judge(case(agents=1, first={"signal": 0.0})._replace(agents=("new",)))
+    both = old.joined(new)
+    assert both.agents == (*old.agents, "new") and both.doubtful == ("agent0", "new")
+    assert all(len(row) == 4 for row in both.figures.values()) and "one-agent" not in names(both)
 
 
 def test_two_percent_of_the_nats_count_as_the_same():
     numbers = {name: np.full(3, value) for name, value in {"nll": 1.0, "count": 1.0, "clone": 1.0, "majority": 1.5}.items()}
-    assert names(judge(case()._replace(**numbers, one_for_all=np.full(3, 0.019)))) == {"shuffled-ids"}
-    assert not names(judge(case()._replace(**numbers, one_for_all=np.full(3, 0.021))))
+    assert names(judge(case()._replace(**numbers, told_apart=np.full(3, 0.019)))) == {"same-as-others"}
+    assert not names(judge(case()._replace(**numbers, told_apart=np.full(3, 0.021))))
 
 
 def test_one_agent_can_be_compared_with_nobody():
@@ -308,26 +372,26 @@ def test_evidence_has_an_entry_per_agent():
 
 def test_fifty_alike_findings_are_one_line():
     many = case(50)
-    many.agreement[:] = 0.3
-    many.agreement[7] = 0.1
+    many.signal[:] = 0.05
+    many.signal[7] = 0.01
     found = judge(many)
     assert len(found.findings) == 50 and len(found.doubtful) == 50
     for text in (str(found), "\n".join(found.lines())):
-        said = [line for line in text.splitlines() if "refits-disagree" in line]
-        assert len(said) == 1 and "(50 of 50 agents, 'agent7' most)" in said[0] and "correlate by 0.10" in said[0]
+        said = [line for line in text.splitlines() if "collapsed:" in line.replace("*", "")]
+        assert len(said) == 1 and "(50 of 50 agents, 'agent7' most)" in said[0] and "its size is 0.01" in said[0]
     assert "and 40 more" in str(found) and "... and 30 more agents" in str(found)
 
 
-def test_a_table_shows_what_was_measured_and_how_many_doubts():
+def test_a_table_shows_what_was_measured_and_how_many_warnings():
     e = unmeasured([3, 12], 4)._replace(nll=np.array([0.5, 0.25]), held_out_steps=np.array([200, 30]), coverage=np.array([0.5, NAN]))
     assert str(judge(e)).splitlines()[:3] == [
-        "agent   nll  coverage  held out steps  doubts",
-        "3      0.50      0.50             200       1",
-        "12     0.25         -              30       0",
+        "agent   nll  coverage  held out steps  warnings",
+        "3      0.50      0.50             200         0",
+        "12     0.25         -              30         0",
     ]
 
 
-def test_agents_with_most_doubts_are_shown_first_where_there_are_many():
+def test_agents_with_most_warnings_are_shown_first_where_there_are_many():
     many = case(30)
     many.signal[29] = 0.0
     assert str(judge(many)).splitlines()[1].startswith("agent29 ")
@@ -336,7 +400,7 @@ def test_agents_with_most_doubts_are_shown_first_where_there_are_many():
 def test_markdown_starts_with_the_doubtful():
     lines = judge(case(first={"signal": 0.0})).lines()
     assert lines[0] == "**Doubtful: the rewards of 1 of 3 agents, 'agent0'.**"
-    assert lines[2].startswith("- **collapsed**: The reward of agent 'agent0' has collapsed")
+    assert lines[2].startswith("- **warning: collapsed**: The reward of agent 'agent0' has collapsed")
 
 
 def test_an_unknown_agent_is_named():

@@ -232,6 +232,24 @@ def test_a_planner_on_behaviour_is_the_imitation(fitted):
         assert without.argmax(axis=1).tolist() == fitted.policy(who)(obs[::4]).tolist() and np.all(without <= 1e-6)
 
 
+def test_where_the_reward_does_not_explain_behaviour_is_handed_out(fitted):
+    """And what is wanted stays within reach, for who asks for it."""
+    known = fitted._known
+    doubted = psiphi.ITD(SMALL)
+    doubted._known = dataclasses.replace(known, forms=("behaviour", "wants"))
+    assert [doubted.reward(who).form for who in doubted.agents] == ["behaviour", "wants"]
+    assert doubted.reward("clean", caution=0.0).form == "wants" and doubted.reward("clean", "wants").form == "wants"
+    step = columns()
+    np.testing.assert_array_equal(doubted.reward("clean")(*step), fitted.reward("clean", "behaviour")(*step))
+    np.testing.assert_array_equal(doubted.reward("clean", caution=0.0)(*step), fitted.reward("clean", caution=0.0)(*step))
+
+
+def test_the_table_of_likeness_has_intervals_from_the_refits(fitted):
+    preferences = fitted.preferences
+    least, most = preferences.likeness_range
+    assert (least <= preferences.likeness).all() and (preferences.likeness <= most).all() and least.shape == (2, 2)
+
+
 def test_mistakes_have_a_rate_of_their_own(fitted):
     for who in fitted.agents:
         lapses = fitted.consistency()[who]["lapses"]
@@ -285,8 +303,10 @@ def test_a_newcomer_joins_a_committee_and_changes_nothing(fitted, tmp_path):
     known.fit_new_demonstrator(record(Ground(), walker(False, np.random.default_rng(9)), 20, agent="late", seed=9), progress=False)
     np.testing.assert_array_equal(known.reward("clean")(obs, action, next_obs, end), before)
     assert np.mean(known.policy("late")(obs[::4]) == 0) > 0.8 and np.isfinite(known.reward("late")(obs, action, next_obs, end)).all()
-    with pytest.raises(UserError, match="There is no verdict on this model"):
-        _ = known.verdict
+    assert known.verdict.agents == ("clean", "hasty", "late") and np.isfinite(known.verdict.figures["nll"][2])
+    assert known.verdict.of("clean") == fitted.verdict.of("clean"), "what was said of the others stays"
+    known.save(tmp_path / "again")
+    assert str(psiphi.load(tmp_path / "again").verdict) == str(known.verdict)
 
 
 def test_the_wrapper_pays_for_the_whole_step(fitted):

@@ -56,7 +56,7 @@ the agent's own, on everybody's and on random steps; left out where the true rew
 *warned*: share of the agents of whom the verdict warns. *unseen layouts*: starts that nobody demonstrated.
 
 Numbers are interquartile means over seeds and agents; in brackets, 95 % bootstrap intervals, for which whole fits are drawn. seconds:
-median of a fit."""
+median of a fit, of processor time (other work ran beside), compiling included where a fit was the first of its shape."""
 
 Read = Callable[[Cell], float | None]
 """A figure of a cell, None where there is none."""

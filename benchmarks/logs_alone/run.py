@@ -4,8 +4,9 @@
     python benchmarks/logs_alone/run.py --jobs 2 --out results/logs-alone
     python benchmarks/logs_alone/run.py --sweep main --worlds costs,drive --seeds 1000-1001 --out runs/logs-alone-try
 
-Every fit has a process and a single thread of its own. Finished ones are lines of OUT/cells.jsonl: whatever is missing there is run, so
-a run that was cut is continued by the same command, and what two sweeps ask for is fitted once. Then OUT/README.md is written.
+Fits have a single thread each and follow each other in a process, which keeps what it compiled (and on disk, for the next one). Finished
+ones are lines of OUT/cells.jsonl: whatever is missing there is run, so a run that was cut is continued by the same command, and what two
+sweeps ask for is fitted once. Then OUT/README.md is written.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -39,6 +41,8 @@ ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
 XLA_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 GUESS_S, GUESS_PER_AGENT_S = 60.0, 6.0
 """What a fit is taken to cost while none of its world is known."""
+FITS_PER_PROCESS = 40
+"""Then its memory is given back."""
 ENOUGH_FAILURES = 5
 """After so many fits in a row that failed, something else is wrong than the fits."""
 
@@ -127,10 +131,24 @@ def lines(fit: Fit, places: Sequence[Place], found: Sequence[dict[str, Any]], or
     return [{**place._asdict(), **told, **figures, **origin} for place in places for figures in found]
 
 
+_LOCAL = threading.local()
+
+
 def in_a_process(fit: Fit) -> list[dict[str, Any]]:
-    """The fit in a new process: what it compiled and kept in memory goes with it, and if it dies, nothing else does."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent) as pool:
-        return pool.submit(_measured, fit).result()
+    """The fit in this thread's own process; if it dies, nothing else does. A new one is begun now and then, for the sake of memory."""
+    pool, made = getattr(_LOCAL, "pool", None), getattr(_LOCAL, "made", 0)
+    if pool is None:
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
+    try:
+        found = pool.submit(_measured, fit).result()
+        _LOCAL.pool, _LOCAL.made = (pool, made + 1) if made + 1 < FITS_PER_PROCESS else (None, 0)
+        return found
+    except BaseException:
+        _LOCAL.pool, _LOCAL.made = None, 0
+        raise
+    finally:
+        if _LOCAL.pool is None:
+            pool.shutdown(wait=False)
 
 
 def _measured(fit: Fit) -> list[dict[str, Any]]:
@@ -154,6 +172,8 @@ def end_with_parent() -> None:
 def one_thread() -> None:
     """For the processes that are started from here."""
     os.environ.update(ONE_THREAD)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "psiphi-logs-alone-compiled"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_ONE_THREAD}".strip()
 
 

@@ -59,6 +59,10 @@ Weight = Annotated[float, Within(0)]
 """A weight, a norm, a temperature; 0 is off."""
 
 
+RUN_FACTS = frozenset({"updates", "num_envs"})
+"""Fields that agents' configs had in earlier versions, and that files may still have: the run decides them now (`types.Pace`)."""
+
+
 # --- The gate ------------------------------------------------------------------------------------------------------------
 
 

@@ -331,7 +331,13 @@ class PsiPhiNet(eqx.Module):
         keys = jax.random.split(psi_key, (heads, ensemble))
 
         def stacked(keys: Array, outputs: int) -> MLP:
-            return jax.vmap(jax.vmap(lambda k: MLP((torso_hidden[-1], *psi_hidden, outputs), key=k)))(keys)
+            def one(key: Array) -> MLP:
+                return MLP((torso_hidden[-1], *psi_hidden, outputs), key=key)
+
+            if given is None:
+                return jax.vmap(jax.vmap(one))(keys)
+            # The same numbers one after the other: that many random numbers side by side take long to compile.
+            return jax.tree.map(lambda x: x.reshape(*keys.shape, *x.shape[1:]), jax.lax.map(one, keys.reshape(-1)))
 
         self.psi_heads = stacked(keys, spec.num_actions * d)
         self.lapse = jnp.full(heads, math.log(lapse / (1 - lapse))) if lapse else None

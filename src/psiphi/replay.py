@@ -30,7 +30,7 @@ def make_experience(*, num_envs: int, size: int, batch: int, n_step: int) -> Tra
 
 def blank_transition(spec: EnvSpec) -> Transition:
     """One transition of the right shapes, which tells the ring what it will hold."""
-    obs = jnp.zeros(spec.obs_shape, spec.obs_dtype)
+    obs = jnp.zeros(spec.obs_shape, jax.dtypes.canonicalize_dtype(spec.obs_dtype))  # float64 becomes what JAX computes with
     zero = jnp.zeros(())
     return Transition(obs, jnp.zeros((), jnp.int32), zero, zero, obs, jnp.zeros((), bool))
 

@@ -226,7 +226,7 @@ def seen_lines(results: Results) -> list[str]:
         by_seen: dict[tuple[str, ...], list[Cell]] = {}
         for cell in results.cells:
             if cell["method"] == method.name:
-                seen = _seen(cell["config"], cell["env_steps"]) if method.trains else _KNOWS
+                seen = _seen(cell["config"]) if method.trains else _KNOWS
                 by_seen.setdefault(tuple(seen), []).append(cell)
         for seen, some in by_seen.items():
             where = f" · {', '.join(dict.fromkeys(cell['env'] for cell in some))}" if len(by_seen) > 1 else ""
@@ -242,14 +242,8 @@ def _median(x: Sequence[float]) -> str:
     return f"{np.median(x):.0f}" if len(x) else "–"
 
 
-def _seen(config: dict[str, Any], env_steps: int) -> list[str]:
-    if "saw" in config:
-        return [printable.markdown(words, 400) for words in config["saw"]]
-    itd, task = config["itd"], config["ego_task"]
-    uses_steps = task is not None or ((itd["cross_policy"] or itd["sparsity"]) and itd["cross_policy_on"] == "experience")
-    steps = "none" if not uses_steps else f"{env_steps:,}" if task is not None else f"{env_steps:,}, random and reward-free"
-    rewards = "none" if task is None else f"of its own task, weights {', '.join(f'{w:g}' for w in task)} for red, green, yellow"
-    return [f"{config['episodes']:,} episodes of each of {len(config['demonstrators'])}", steps, rewards]
+def _seen(config: dict[str, Any]) -> list[str]:
+    return [printable.markdown(words, 400) for words in config.get("saw", ["?", "?", "?"])]
 
 
 def origin_lines(results: Results) -> list[str]:

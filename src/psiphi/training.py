@@ -474,8 +474,8 @@ def _looked_through(env: Env, spec: EnvSpec, look: Callable[[Any], Any]) -> Env:
 
 
 def lens_of(spec: EnvSpec, demos: Demos | None) -> Lens:
-    """What is done to observations: by the demonstrations' mean and spread; without demonstrations nothing is known of either."""
-    if demos is None:
+    """What is done to observations: by the demonstrations' mean and spread; before there are any nothing is known of either."""
+    if demos is None or not np.asarray(demos.count).any():
         return lenses.blank(spec.obs_shape, spec.obs_dtype, False)
     examples = np.concatenate([np.asarray(demos.steps.obs[k, :count]) for k, count in enumerate(np.asarray(demos.count))])
     return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype)
@@ -573,7 +573,7 @@ def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: A
         return None
     tasks = wanted_tasks(run, world, shown.agents) if algorithm.tells_apart and not run.pooled else None
     if tasks is not None:
-        return _apart(run, world, place, algorithm, tasks)
+        return _apart(run, world, place, algorithm, tasks, watches=shown.watch is not None)
     if place.env is not None:
         assert inside.env is not None
         return partial(_judged, run, world, inside.env, agent)
@@ -592,7 +592,7 @@ def _judged(run: Run, world: World, env: Env, agent: Agent, state: Any, key: Arr
     return world.figures(run.world, run.task, got)
 
 
-def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str]) -> Evaluate | None:
+def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str], *, watches: bool) -> Evaluate | None:
     if place.env is None:
         return None
 
@@ -602,7 +602,7 @@ def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: di
             env = world.env(run.world, task)
             assert isinstance(env, Env)
             assert algorithm.imitates is not None
-            policy = algorithm.imitates(run.agent, state, k)
+            policy = algorithm.imitates(run.agent, state.agent if watches else state, k)
             got = rollout_returns(env, policy, key, run.evaluate_episodes, world.longest(run.world))
             found |= {f"{figure}/{name}": x for figure, x in world.figures(run.world, task, got).items()}
         return found

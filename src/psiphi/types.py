@@ -45,12 +45,14 @@ class Demos(NamedTuple):
     """Demonstrations of K agents side by side, padded to a common length: `steps` has axes ``[K, M, ...]``.
 
     `count[k]` steps of agent k are real; the rest is padding and is never sampled. `background` are steps of nobody in particular, with
-    one axis: they tell how the world answers and are never imitated.
+    one axis: they tell how the world answers and are never imitated. `aside` are arrays that
+    go with them through a compiled program, which would be another one for other data if they were its constants.
     """
 
     steps: Demonstration
     count: Array
     background: Demonstration | None = None
+    aside: Any = None
 
 
 class TimeStep(NamedTuple):

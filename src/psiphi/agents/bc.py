@@ -5,7 +5,7 @@ The K policies are one stacked network whose slices share nothing, trained in on
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,7 @@ class BCConfig:
     mirror: bool = True
     """Show half of each batch through the environment's symmetry, if it declares one."""
 
-    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
-    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
+    GONE = configs.RUN_FACTS
 
     def __post_init__(self):
         configs.check(self)

@@ -7,7 +7,7 @@ next state is worth (`Backup`) and the batch are arguments of `learn`, so that s
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,8 +74,7 @@ class DQNConfig:
     bc_batch: BatchSize = 64
     """Demonstrated steps per demonstrator and update for that."""
 
-    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
-    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
+    GONE = configs.RUN_FACTS
 
     def __post_init__(self):
         configs.check(self)

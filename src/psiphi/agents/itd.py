@@ -7,7 +7,7 @@ preferences w_k, such that softmax(psi_k.w_k) imitates agent k (BC-Q) and psi_k 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,8 +100,7 @@ class ITDConfig:
     replay_size: Count = 40_000
     """How many of the ego's steps are remembered."""
 
-    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
-    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
+    GONE = configs.RUN_FACTS
 
     def __post_init__(self):
         configs.check(self)

@@ -5,7 +5,7 @@ were worth; `update` is the whole of PPO's update, several epochs of minibatches
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -70,8 +70,7 @@ class PPOConfig:
     temperature: Weight = 0.0
     """When it is judged it draws its actions from softmax(logits / temperature); 0: it takes the likeliest. While it learns it is 1."""
 
-    GONE: ClassVar[frozenset[str]] = frozenset({"updates", "num_envs"})
-    """Fields of earlier versions, which files may still have: the run decides them now (`types.Pace`)."""
+    GONE = configs.RUN_FACTS
 
     def __post_init__(self):
         configs.check(self)

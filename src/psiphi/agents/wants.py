@@ -17,6 +17,9 @@ from psiphi import losses
 from psiphi.nets import PsiPhiNet, taken
 from psiphi.types import Demonstration, Metrics, Transition
 
+EVALUATED = 4
+"""Successor features are evaluated on a quarter of the steps of an update: rewards do not wait for them, and they have as many updates."""
+
 USUAL_LAPSE = -2.2
 """Where the logits of the lapse rate are drawn to, a tenth, by a prior that a few hundred steps outweigh."""
 
@@ -28,10 +31,12 @@ def joint_loss(
     own = net.own_values(_folded(net.features, demo.obs))
     here, policy, next_q = net.features(cross.obs), *_policy(target, cross.next_obs, config.beta)
     phi = net.cumulants(cross.obs, cross.action, cross.next_obs, cross.discount)
+    part = max(cross.action.shape[0] // EVALUATED, 1)
+    some = jax.tree.map(lambda x: x[:part], cross)
     terms = {
         "bc_q": (config.bc_weight, imitation(own, demo.action, net.lapse, config.beta)),
         "itd": (config.itd_weight, consistency(net, here, policy, next_q, phi, cross, config.gamma)),
-        "cross_policy": (config.cross_policy, evaluation(net, target, here, policy, phi, cross, config.gamma)),
+        "cross_policy": (config.cross_policy, evaluation(net, target, here[:part], policy[:part], phi[:part], some, config.gamma)),
         "sparsity": (config.sparsity, ramp * simplicity(net, config.sparsity_scale)),
         "lapse": (1e-3, jnp.zeros(()) if net.lapse is None else jnp.mean(jnp.square(net.lapse - USUAL_LAPSE))),
     }
@@ -93,10 +98,9 @@ def diagnostics(net: PsiPhiNet, values: Float[Array, "K B E A"], demo: Demonstra
     phi = jax.vmap(net.cumulants)(demo.obs, demo.action, demo.next_obs, demo.discount)
     reward = jnp.einsum("kbd,kd->kb", phi, net.w)
     spread = jnp.std(values.reshape(values.shape[0], -1), axis=1)
-    power = jnp.square(jnp.linalg.svd(net.w, compute_uv=False))
-    share = power / (jnp.sum(power) + 1e-12)
+    alike = net.w @ net.w.T  # its eigenvalues are the powers of the directions; no need to find each of them
     return {
         "accuracy": jnp.mean(jnp.argmax(values, axis=-1) == demo.action[..., None]),
-        "rank": jnp.exp(-jnp.sum(share * jnp.log(share + 1e-12))),
+        "rank": jnp.square(jnp.trace(alike)) / (jnp.sum(jnp.square(alike)) + 1e-12),
         "signal": jnp.min(jnp.std(reward, axis=1) / (spread + 1e-8)),
     }

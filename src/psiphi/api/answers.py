@@ -262,6 +262,8 @@ class Preferences:
     """What the cumulants are called."""
     spread: np.ndarray | None = None
     """[K, d]: how far refits from other beginnings are from each other in w, as a standard deviation."""
+    likeness_range: np.ndarray | None = None
+    """[2, K, K]: the least and the most that `likeness` is in any refit."""
 
     def __getitem__(self, agent: AgentId) -> np.ndarray:
         return self.w[position(self.agents, agent)]

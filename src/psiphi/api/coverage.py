@@ -65,7 +65,8 @@ def measure(model: Model, demos: Demos, agents: tuple[AgentId, ...], seed: int =
     count = np.asarray(demos.count)
     K, num_actions = len(agents), model.net.num_actions
     k, step = _drawn(random, count, POOL)
-    pool_obs, pool_action = np.asarray(demos.steps.obs[k, step]), np.asarray(demos.steps.action[k, step])
+    every_obs, every_next = np.asarray(demos.steps.obs), np.asarray(demos.steps.next_obs)
+    pool_obs, pool_action = every_obs[k, step], np.asarray(demos.steps.action)[k, step]
     pool = in_chunks(_features, model, [pool_obs])
     share, seen = {}, []
     for j, agent in enumerate(agents):
@@ -75,7 +76,7 @@ def measure(model: Model, demos: Demos, agents: tuple[AgentId, ...], seed: int =
             share[agent] = 1.0
             others = count
         k, step = _drawn(random, others, max(ASKED // K, 64))
-        obs = np.asarray(demos.steps.next_obs[k, step])
+        obs = every_next[k, step]
         near = pool_action[_nearest(in_chunks(_features, model, [obs]), pool, NEIGHBOURS)]  # [asked, neighbours]
         would = in_chunks(imitation_values, model, [obs], j).argmax(axis=-1)
         share.setdefault(agent, float((near == would[:, None]).any(axis=1).mean()))

@@ -148,6 +148,22 @@ def one_for_all(log_prob: Float[np.ndarray, "K N"], who: Int[np.ndarray, " N"], 
     return by_agent(bounded[who, np.arange(len(who))] - mixture, who, held, K)
 
 
+def ids_tell(
+    log_prob: Float[np.ndarray, "K N"], who: Int[np.ndarray, " N"], episode: Int[np.ndarray, " N"], held: Bool[np.ndarray, " N"]
+) -> float:
+    """By how many standard errors held-out episodes are better predicted by their agent's policy than by the average of all.
+
+    nan for a single agent, and for fewer than two held-out episodes.
+    """
+    if len(log_prob) == 1 or len(np.unique(episode[held])) < 2:
+        return float("nan")
+    bounded = np.maximum(log_prob[:, held], LEAST_LOG_PROB).astype(np.float64)
+    gain = bounded[who[held], np.arange(bounded.shape[1])] - (np.logaddexp.reduce(bounded, axis=0) - np.log(len(bounded)))
+    _, number = np.unique(episode[held], return_inverse=True)
+    total = np.bincount(number, gain)
+    return float(total.mean() / max(total.std(ddof=1) / np.sqrt(len(total)), 1e-9))
+
+
 # --- Does an agent earn most on its own reward? -----------------------------------------------------------------------------------------
 
 
@@ -280,21 +296,19 @@ def replanned(
     return values
 
 
-def replan_agreement(
-    values: Float[np.ndarray, "N K A"],
-    imitated: Int[np.ndarray, " N"],
-    who: Int[np.ndarray, " N"],
-    action: Int[np.ndarray, " N"],
-    held: Bool[np.ndarray, " N"],
+def avoided(
+    values: Float[np.ndarray, "N K A"], advantage: Float[np.ndarray, "N A"], who: Int[np.ndarray, " N"], chosen: Bool[np.ndarray, " N"]
 ) -> Float[np.ndarray, " K"]:
-    """How often the best action by re-planned values is what the agent did in a held-out step, over how often the imitated one is.
+    """How much of what an agent would rather not do the best action by re-planned values avoids: 1 is all, 0 as much as chance does.
 
-    `imitated` is what the policy of the agent whose step it is does most likely. nan where imitation is never right.
+    `advantage` is of every action, by the values of the agent whose step it is: 0 for what it would do, below 0 for the rest. For worlds in
+    which observations do not repeat; where they do, `psiphi.api.replanning` plans exactly.
     """
     K = values.shape[1]
     best = values[np.arange(len(who)), who].argmax(axis=-1)
-    planned, copied = (by_agent((chosen == action).astype(np.float64), who, held, K) for chosen in (best, imitated))
-    return np.divide(planned, copied, out=np.full(K, np.nan), where=copied > 0)
+    plan = by_agent(-advantage[np.arange(len(who)), best].astype(np.float64), who, chosen, K)
+    chance = by_agent(-advantage.mean(axis=1, dtype=np.float64), who, chosen, K)
+    return 1.0 - np.divide(plan, chance, out=np.full(K, np.nan), where=chance > 1e-9)
 
 
 class _Steps(NamedTuple):

@@ -69,6 +69,7 @@ class Described:
     actions_seen: float
     gamma: float = 0.9
     form: Form = "wants"
+    forms: tuple[Form, ...] = ()
     caution: tuple[float, ...] = ()
     lapse: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
@@ -77,6 +78,8 @@ class Described:
     given: GivenShape | None = None
     lensed: bool = True
     """Whether the networks see through a lens; off: they read observations as they are."""
+    likeness_least: tuple[tuple[float, ...], ...] = ()
+    likeness_most: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +107,7 @@ def save(
     policies: Any = None,
 ) -> None:
     """Write a model directory; `run` is the run that made it, `policies` are of learners on its rewards, one per demonstrator."""
+    least, most = ((), ()) if known.likeness_range is None else (_rows(table) for table in known.likeness_range)
     description = Described(
         obs_shape=known.lens.shape,
         obs_dtype=known.lens.dtype.name,
@@ -115,17 +119,20 @@ def save(
         ego=known.has_ego,
         has_task=task is not None,
         seed=seed,
-        likeness=tuple(tuple(map(float, row)) for row in known.likeness),
+        likeness=_rows(known.likeness),
         coverage=tuple(known.coverage.share[agent] for agent in known.agents),
         actions_seen=known.coverage.actions,
         gamma=known.gamma,
         form=known.form,
+        forms=known.forms,
         caution=known.caution,
         lapse=known.lapse,
         names=known.names,
         members=known.model.net.nets.w.shape[0] if isinstance(known.model.net, Committee) else 0,
         given=given_shape(known.model.net.given),
         lensed=lensed(known.model),
+        likeness_least=least,
+        likeness_most=most,
     )
     meta = {
         **_head(algorithm, known.agents, config, run),
@@ -179,6 +186,10 @@ def lensed(model: Model) -> bool:
     """Whether a model's networks see through a lens."""
     net = model.net.member(0) if isinstance(model.net, Committee) else model.net
     return isinstance(net.torso, lens.Seeing)
+
+
+def _rows(table: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(map(float, row)) for row in table)
 
 
 class Loaded(typing.NamedTuple):
@@ -323,17 +334,20 @@ def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[A
         first_action=described.first_action,
         gamma=described.gamma,
         form=described.form,
+        forms=described.forms,
         caution=described.caution,
         lapse=described.lapse,
         names=described.names,
+        likeness_range=np.asarray([described.likeness_least, described.likeness_most]) if described.likeness_least else None,
     )
 
 
 def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
     """The ids, and as many as everything else says; an ego may have watched nobody."""
     ids = () if agents == [] and described.ego else _ids(path, agents)
-    optional = [len(column) for column in (described.caution, described.lapse) if column]
-    sizes = {len(ids), len(described.coverage), len(described.likeness), *map(len, described.likeness), *optional}
+    optional = [len(column) for column in (described.caution, described.lapse, described.forms) if column]
+    tables = [described.likeness, *((described.likeness_least, described.likeness_most) if described.likeness_least else ())]
+    sizes = {len(ids), len(described.coverage), *optional, *(size for table in tables for size in (len(table), *map(len, table)))}
     if len(sizes) != 1 or described.beta <= 0:
         raise UserError(f"{path} is damaged: what its manifest says of agents, actions and observations does not fit together.")
     _check_observations(path, described)

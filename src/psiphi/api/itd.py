@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -17,6 +17,7 @@ from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
+from psiphi.api.judging import shown_and_held
 from psiphi.api.known import Known, Learned, known_from
 from psiphi.configs import Count, Few
 from psiphi.cumulants import Cumulants, FeatureFunction
@@ -28,18 +29,18 @@ from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.model import Model
 from psiphi.nets import Committee, Net, PsiPhiNet
-from psiphi.types import Demonstration, Demos, EnvSpec, Pace
+from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Pace
 
 OFFLINE = ITDConfig(
     cumulants="changes", num_cumulants=0, gamma=0.0, lapse=0.1, cross_policy_on="pooled", cross_batch=128, batch=48, cross_policy=1.0,
-    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128),
+    sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128), psi_hidden=(64,),
 )  # fmt: skip
 """ITD from logs alone, for observations that are rows of numbers: rewards are linear in what changes in a step."""
 
 LEARNED = ITDConfig(num_cumulants=0, gamma=0.0, cross_policy_on="pooled", cross_batch=128, sparsity=0.0)
 """ITD from logs alone for pictures, boards and long rows: cumulants are learned, and rewards are handed out as behaviour."""
 
-OFFLINE_UPDATES = 2_000
+OFFLINE_UPDATES = 1_500
 """Updates of a fit whose cumulants are not learned, unless somebody says otherwise."""
 
 LEARNED_UPDATES = 4_000
@@ -113,8 +114,8 @@ def updates_for(config: ITDConfig, updates: int | None) -> int:
 
 
 def chosen_gamma(demos: Demonstrations) -> float:
-    """A discount that looks as far ahead as a median episode is long, within reason."""
-    return round(float(np.clip(1 - 1 / max(float(np.median(demos.lengths)), 1.0), *HORIZONS)), 4)
+    """A discount that looks as far ahead as a median episode is long, within reason; one of few, as each is compiled once."""
+    return round(float(np.clip(1 - 1 / max(float(np.median(demos.lengths)), 1.0), *HORIZONS)), 2)
 
 
 def cumulants_for(config: ITDConfig, demos: Demonstrations, features: Any) -> Cumulants | None:
@@ -165,7 +166,9 @@ def background_steps(background: Background | None, demos: Demonstrations, seed:
         raise UserError(
             f"The background has {walked.num_actions} actions, but expected at most {demos.num_actions}, as the demonstrations have."
         )
-    obs, action, discount, next_obs, next_action = flat_steps(walked)
+    whole = flat_steps(walked)
+    part = max(1 << max(len(whole[0]).bit_length() - 4, 0), 1)  # few sizes, as each is compiled once
+    obs, action, discount, next_obs, next_action = (x[: len(x) // part * part] for x in whole)
     kind = demos.obs.dtype
     return Demonstration(*map(jnp.asarray, (obs.astype(kind), action, discount, next_obs.astype(kind), next_action)))
 
@@ -196,14 +199,17 @@ def trained_model(config: ITDConfig, net: Net, demos: Demos, agents: int, ego: A
     """What is kept of a training: a network, the demonstrators' preferences and the ego's, if there is one, last."""
     w = itd.preferences(config, net.w[:agents])
     every = w if ego is None else jnp.concatenate([w, ego])
-    return Model(net, every, jax.jit(models.measure_units)(net, w, demos._replace(background=None)))
+    return Model(net, every, _units(net, w, demos._replace(background=None, aside=None)))
 
 
-def held_out_nll(config: ITDConfig, held: Demos) -> Callable[[Any, jax.Array], dict[str, jax.Array]]:
+_units = jax.jit(models.measure_units)
+
+
+def held_out_nll(config: ITDConfig) -> Callable[[Any, jax.Array], dict[str, jax.Array]]:
     """How surprising what was held out is to a training state, in nats per step, averaged over agents."""
 
     def look(state: Any, key: jax.Array) -> dict[str, jax.Array]:
-        net = itd.deployed(config, state)
+        net, held = itd.deployed(config, state), state.demos.aside.held
         w = itd.preferences(config, net.w)
 
         def one(steps: Demonstration, count: jax.Array, k: jax.Array) -> jax.Array:
@@ -228,24 +234,18 @@ def enough(config: ITDConfig, updates: int, rows: list[dict[str, Any]]) -> bool:
     return len(means) > PATIENCE and min(means[:-PATIENCE]) < min(means[-PATIENCE:]) - 1e-3
 
 
-FEWEST_EPISODES = 5
-"""Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
-
-
-def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[Demonstrations, Demonstrations | None]:
-    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if nobody has."""
-    rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
-    if not held_out or not rich:
-        return demos, None
-    _, some = demos.split(held_out, seed)
-    names = {(demos.agents[k], name) for k, name in zip(some.episodes.agent.tolist(), some.episodes.id.tolist(), strict=True)}
-    whose = zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True)
-    held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose])
-    return demos._chosen(~held), demos._chosen(held)
-
-
 HELD_STEPS = 256
 """Of each agent, so many held-out steps are looked at while it is fitted."""
+
+
+class Aside(NamedTuple):
+    """What a fit needs besides the steps that are learned from: no constants, so that the program is the same for other logs."""
+
+    held: Demos | None
+    """What was held out, to look at."""
+    given: Cumulants | None
+    mean: jax.Array
+    scale: jax.Array
 
 
 class ITD(Learned):
@@ -290,9 +290,10 @@ class ITD(Learned):
         given = cumulants_for(config, demos, self.features)
         shown, held = shown_and_held(demos, held_out, self.seed)
         lens = lens_for(demos.obs, demos.obs.shape[1:], demos.obs.dtype)
-        steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed))
+        aside = Aside(_some(held), given, jnp.asarray(lens.mean), jnp.asarray(lens.scale))
+        steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed), aside=aside)
         refits = self.refits or (LEARNED_REFITS if given is None else REFITS)
-        nets, rows = self._fitted(config, refits, initial(config, lens, demos.num_actions, given), demos.spec, steps, _some(held), progress)
+        nets, rows = self._fitted(config, refits, lens, demos.spec, steps, progress)
         members = [trained_model(config, jax.tree.map(lambda x, r=r: x[r], nets), steps, len(demos.agents)) for r in range(refits)]
         model = trained_model(config, Committee(nets), steps, len(demos.agents)) if given is not None and refits > 1 else members[0]
         lapse = () if model.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(model.net.lapse)).tolist())
@@ -304,18 +305,23 @@ class ITD(Learned):
         )  # fmt: skip
         self._used, self._task = config, None
         kinds = "changes, end, constant" if "end" in known.names else config.cumulants
-        self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed)
+        self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed, background=steps.background)
         return self
 
     def _fitted(
-        self, config: ITDConfig, refits: int, net: itd.Initial, spec: EnvSpec, steps: Demos, held: Demos | None, progress: bool
+        self, config: ITDConfig, refits: int, lens: Lens, spec: EnvSpec, steps: Demos, progress: bool
     ) -> tuple[PsiPhiNet, list[dict[str, Any]]]:
         """The networks of all refits, stacked, and what was written down meanwhile."""
-        updates = updates_for(config, self.updates)
-        agent = itd.make(config, spec, steps.count.shape[0], Pace(updates=updates), net)
+        agents, updates = steps.count.shape[0], updates_for(config, self.updates)
+
+        def made(aside: Aside) -> Agent:
+            seen = dataclasses.replace(lens, mean=aside.mean, scale=aside.scale)
+            return itd.make(config, spec, agents, Pace(updates=updates), initial(config, seen, spec.num_actions, aside.given))
+
+        agent = made(steps.aside)._replace(init=lambda key, demos: made(demos.aside).init(key, demos))
         loop = scan.LoopConfig(iterations=updates, chunk=min(CHUNK, updates), seed=refits * self.seed, num_seeds=refits)
-        look = None if held is None else held_out_nll(config, held)
-        until = None if held is None else partial(enough, config, updates)
+        look = None if steps.aside.held is None else held_out_nll(config)
+        until = None if steps.aside.held is None else partial(enough, config, updates)
         result = scan.run(None, agent, steps, loop, evaluate=look, until=until, progress=progress)
         return itd.deployed(config, result.carry.agent), result.rows
 
@@ -346,7 +352,8 @@ def roomy(demos: Demos) -> Demos:
     """The same with room for a power of two of steps each: logs of about the same size are then one compiled program."""
     size = demos.steps.action.shape[1]
     room = (1 << max(size - 1, 0).bit_length()) - size
-    return demos._replace(steps=jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room), *((0, 0),) * (x.ndim - 2))), demos.steps))
+    padded = jax.tree.map(lambda x: np.pad(np.asarray(x), ((0, 0), (0, room), *((0, 0),) * (x.ndim - 2))), demos.steps)
+    return demos._replace(steps=jax.tree.map(jnp.asarray, padded))
 
 
 def _some(held: Demonstrations | None) -> Demos | None:

@@ -1,20 +1,22 @@
 """From a fit to its verdict: the evidence is measured on the logs, shown and held out, without any label."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from psiphi import model as models
-from psiphi.api import evidence, verdict
+from psiphi.api import evidence, replanning, verdict
 from psiphi.api.answers import in_chunks
 from psiphi.api.known import Known, all_rewards
 from psiphi.demos import Demonstrations
 from psiphi.model import Model
+from psiphi.types import Demonstration
 
 MOST_STEPS = 20_000
 """Steps, of whole episodes, from which the evidence is measured."""
@@ -22,8 +24,29 @@ MOST_STEPS = 20_000
 CAUTION = 0.3
 """The share of the advantage in a reward whose agent is imitated well where nothing was shown."""
 
+FULL_CAUTION = 1.0
+"""The share where the agent was seen in nearly all states that it comes to: there the imitation knows, and no plan should know better."""
+
 GENERALISES = 0.6
 """An imitation generalises if held-out actions surprise it by less than this share of log A nats: measured in worlds with known truth."""
+
+FAMILIAR = 0.9
+"""An agent is at home if at least this share of its steps is in states in which another of its episodes was."""
+
+FEWEST_EPISODES = 5
+"""Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
+
+
+def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[Demonstrations, Demonstrations | None]:
+    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if nobody has."""
+    rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
+    if not held_out or not rich:
+        return demos, None
+    _, some = demos.split(held_out, seed)
+    names = {(demos.agents[k], name) for k, name in zip(some.episodes.agent.tolist(), some.episodes.id.tolist(), strict=True)}
+    whose = zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True)
+    held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose])
+    return demos._chosen(~held), demos._chosen(held)
 
 
 def judged(
@@ -35,21 +58,46 @@ def judged(
     last: dict[str, Any],
     *,
     seed: int,
+    background: Demonstration | None = None,
 ) -> Known:
-    """The same knowledge with its verdict, and with as much caution as what was held out allows."""
+    """The same knowledge with its verdict, and with as much caution as what was held out, and planning anew, ask for."""
     steps = _steps(shown, held, seed)
-    log_prob, imitated = _policies(known, steps)
+    asked = _asked(known, steps)
+    log_prob = _likely(known, steps, asked)
     nll = evidence.by_agent(-log_prob[steps.who, np.arange(len(steps.who))], steps.who, steps.held, len(known.agents))
-    found = measured(known, members, steps, log_prob, imitated, seed)._replace(
+    familiar = evidence.by_agent(
+        replanning.again(steps.state, steps.who, steps.episode).astype(float), steps.who, np.ones(len(steps.who), bool), len(known.agents)
+    )
+    caution = _caution(known, nll, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
+    avoided = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
+    handed = np.where(np.array(caution) > 0, avoided[1], np.nan)  # where the imitation does not generalise, it is no better to plan on
+    forms = tuple("behaviour" if share < verdict.HANDED else "wants" for share in handed)
+    found = measured(known, members, steps, asked, log_prob, seed)._replace(
         nll=nll,
+        familiar=familiar,
+        avoided=avoided[0],
+        handed=handed,
         cumulants=kind,
         gamma=known.gamma,
         rank=float(last.get("train/rank") or math.nan) if kind.startswith("learned") else math.nan,
         **_facts(shown, held),
     )
-    wanted = known.form == "wants"
-    caution = tuple(CAUTION if wanted and n < GENERALISES * math.log(max(known.num_actions, 2)) else 0.0 for n in nll)
-    return dataclasses.replace(known, caution=caution, verdict=verdict.judge(found))
+    table = None
+    if len(members) > 1:
+        rewards = np.stack([in_chunks(all_rewards, member, steps.columns) for member in members])
+        spread = evidence.interval(rewards)
+        table = np.stack([np.minimum(spread.low, known.likeness), np.maximum(spread.high, known.likeness)])
+    return dataclasses.replace(
+        known, caution=caution, forms=forms if known.form == "wants" else (), verdict=verdict.judge(found), likeness_range=table
+    )
+
+
+def _caution(known: Known, nll: np.ndarray, familiar: np.ndarray, held: np.ndarray) -> tuple[float, ...]:
+    """Of each agent, how much a plan should stay with what it does."""
+    if known.form != "wants":
+        return (0.0,) * len(nll)
+    generalises = (nll < GENERALISES * math.log(max(known.num_actions, 2))) & (held >= verdict.FEW_HELD_OUT)
+    return tuple(np.where(familiar >= FAMILIAR, FULL_CAUTION, np.where(generalises, CAUTION, 0.0)).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +111,11 @@ class Steps:
     who: np.ndarray
     episode: np.ndarray
     held: np.ndarray
+
+    @functools.cached_property
+    def state(self) -> np.ndarray:
+        """The same number for the same observation."""
+        return replanning.numbered(self.obs.reshape(len(self.obs), -1).astype(np.float32))
 
     @property
     def columns(self) -> list[np.ndarray]:
@@ -105,16 +158,77 @@ def _part(demos: Demonstrations, held: bool, most: int, seed: int) -> Steps:
     return Steps(obs, action, next_obs, discount, who.astype(np.int64), episode.astype(np.int64), np.full(len(action), held))
 
 
-def _policies(known: Known, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """``[K, N]``: how likely every agent makes what was done, in the logarithm; and what the agent whose step it is does most likely."""
-    values = in_chunks(all_values, known.model, [steps.obs])  # [N, K, A]
-    logits = known.beta * (values - values.max(axis=2, keepdims=True))
+class Asked(NamedTuple):
+    """What a model says of steps, in units of each agent's reward but for `values`."""
+
+    values: np.ndarray
+    """[N, K, A], as they are."""
+    paid: np.ndarray
+    """[N, K]: what is wanted, without caution."""
+    advantage: np.ndarray
+    """[N, K]: of what was done."""
+    following: np.ndarray
+    """[N, K]: what the next state is worth."""
+
+
+def _asked(known: Known, steps: Steps) -> Asked:
+    return _answers(known, steps.obs, steps.action, steps.next_obs, steps.discount)
+
+
+def _answers(known: Known, obs: Any, action: Any, next_obs: Any, discount: Any) -> Asked:
+    units = np.asarray(known.model.units)
+    values = in_chunks(all_values, known.model, [obs])
+    done = np.take_along_axis(values, np.asarray(action)[:, None, None].astype(np.int64), axis=2)[..., 0]
+    paid = in_chunks(all_rewards, known.model, [obs, action, next_obs, discount])
+    following = in_chunks(all_values, known.model, [next_obs]).max(axis=2)
+    return Asked(values, paid, (done - values.max(axis=2)) / units, following / units)
+
+
+def _likely(known: Known, steps: Steps, asked: Asked) -> np.ndarray:
+    """``[K, N]``: how likely every agent makes what was done, in the logarithm."""
+    logits = known.beta * (asked.values - asked.values.max(axis=2, keepdims=True))
     likely = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
     lapse = np.asarray(known.lapse or [0.0] * len(known.agents))[:, None]
-    chance = np.take_along_axis((1 - lapse) * likely + lapse / values.shape[2], steps.action[:, None, None].astype(np.int64), axis=2)[
-        ..., 0
-    ]
-    return np.log(np.maximum(chance, 1e-8)).T, values[np.arange(len(steps.who)), steps.who].argmax(axis=1)
+    shares = (1 - lapse) * likely + lapse / likely.shape[2]
+    return np.log(np.maximum(np.take_along_axis(shares, steps.action[:, None, None].astype(np.int64), axis=2)[..., 0], 1e-8)).T
+
+
+def _avoided(
+    known: Known, steps: Steps, asked: Asked, cautions: Sequence[np.ndarray], background: Demonstration | None, seed: int
+) -> list[np.ndarray]:
+    """For each choice of cautions, how much of what an agent would rather not do a plan on its reward avoids."""
+    K = len(known.agents)
+    if known.form != "wants":
+        return [np.full(K, np.nan) for _ in cautions]
+    columns, paid, advantage, following = steps.columns, asked.paid, asked.advantage, asked.following
+    who, starts = steps.who, np.diff(steps.episode, prepend=-1) != 0
+    if background is not None:
+        more = [np.asarray(x)[:MOST_STEPS] for x in (background.obs, background.action, background.next_obs, background.discount)]
+        theirs = _answers(known, *more)
+        columns = [np.concatenate([x, y.astype(x.dtype)]) for x, y in zip(columns, more, strict=True)]
+        paid, advantage, following = (
+            np.concatenate([getattr(asked, name), getattr(theirs, name)]) for name in ("paid", "advantage", "following")
+        )
+        who, starts = np.pad(who, (0, len(more[0])), constant_values=-1), np.pad(starts, (0, len(more[0])))
+    obs, action, next_obs, discount = columns
+    flat = [x.reshape(len(x), -1).astype(np.float32) for x in (obs, next_obs)]
+    world = replanning.seen_world(flat[0], action.astype(np.int64), flat[1], discount)
+    rewards = [paid + caution * advantage for caution in cautions]
+    if world.known >= replanning.KNOWN:
+        beyond = np.zeros((world.onward.shape[1], K))  # pyright: ignore[reportOptionalSubscript]
+        beyond[world.led] = following
+        return replanning.kept(world, rewards, advantage, beyond, who, starts, known.gamma)
+    mine = np.flatnonzero(who >= 0)
+    some = mine[_some(len(mine), seed)]
+    seen, next_seen, done = _as_seen(known, obs[mine]), _as_seen(known, next_obs[some]), action.astype(np.int32)
+    own = asked.values[np.arange(len(steps.who)), steps.who]
+    at_home = np.ones(len(steps.who), bool)
+    found = []
+    for reward in rewards:
+        steps_of = seen[some], done[some], next_seen, discount[some], reward[some].astype(np.float32)
+        plan = evidence.replanned(*steps_of, known.gamma, known.num_actions, seed=seed)
+        found.append(evidence.avoided(plan(seen), own - own.max(axis=1, keepdims=True), steps.who, at_home))
+    return found
 
 
 @jax.jit
@@ -123,26 +237,20 @@ def all_values(model: Model, obs: Any) -> jax.Array:
     return models.values(model, jnp.asarray(obs))
 
 
-def measured(
-    known: Known, members: Sequence[Model], steps: Steps, log_prob: np.ndarray, imitated: np.ndarray, seed: int
-) -> verdict.Evidence:
+def measured(known: Known, members: Sequence[Model], steps: Steps, answer: Asked, log_prob: np.ndarray, seed: int) -> verdict.Evidence:
     """All of the evidence that asks the model or a rival."""
     K, A = len(known.agents), known.num_actions
     rewards = np.stack([in_chunks(all_rewards, member, steps.columns) for member in members])
-    paid = in_chunks(all_rewards, known.model, steps.columns)
-    values = in_chunks(all_values, known.model, [steps.obs])
-    q = np.take_along_axis(values, steps.action[:, None, None].astype(np.int64), axis=2)[..., 0]
-    following = in_chunks(all_values, known.model, [steps.next_obs]).max(axis=2)
-    target = (q - known.gamma * steps.discount[:, None] * following) / np.asarray(known.model.units)
+    paid, values = answer.paid, answer.values
+    target = answer.advantage + values.max(axis=2) / np.asarray(known.model.units)
+    target -= known.gamma * steps.discount[:, None] * answer.following
     spread = values.std(axis=(0, 2)) / np.asarray(known.model.units)
     own = steps.who[:, None] == np.arange(K)
     asked = steps.held if steps.held.any() else np.ones(len(steps.held), bool)
     facts: dict[str, Any] = dict(agents=K, num_actions=A)
     seen = _as_seen(known, steps.obs)
-    action, next_seen = steps.action.astype(np.int32), _as_seen(known, steps.next_obs)
-    some = _some(len(action), seed)
-    planned_on = seen[some], action[some], next_seen[some], steps.discount[some], paid[some].astype(np.float32)
-    plan = evidence.replanned(*planned_on, known.gamma, A, seed=seed)
+    action, some = steps.action.astype(np.int32), _some(len(steps.action), seed)
+    tells = replanning.ids_tell(steps.state, steps.action.astype(np.int64), steps.who, steps.episode, K)
     return verdict.unmeasured(known.agents, A)._replace(
         majority=evidence.majority_nll(action, steps.who, steps.held, **facts),
         count=evidence.count_nll(seen, action, steps.who, steps.held, **facts),
@@ -152,12 +260,12 @@ def measured(
         outdone=evidence.outdone(paid, steps.who, steps.episode, known.gamma),
         agreement=evidence.agreement(rewards, steps.who),
         coverage=np.array([known.coverage.share[agent] for agent in known.agents]),
-        replan=evidence.replan_agreement(plan(seen), imitated, steps.who, action, steps.held),
         explained=np.array([_explained(paid[asked, k], target[asked, k]) for k in range(K)]),
         signal=np.array([paid[own[:, k], k].std() / max(spread[k], 1e-8) for k in range(K)]),
         held_out_steps=np.bincount(steps.who[steps.held], minlength=K).astype(float),
         consistency=known.beta * np.asarray(known.model.units),
         lapse=np.asarray(known.lapse or [math.nan] * K),
+        ids=evidence.ids_tell(log_prob, steps.who, steps.episode, steps.held) if math.isnan(tells) else tells,
     )
 
 

@@ -64,6 +64,8 @@ class Known:
     gamma: float = 0.9
     form: Form = "wants"
     """The reward that is handed out unless another one is asked for."""
+    forms: tuple[Form, ...] = ()
+    """The same of each agent, where some agents' rewards do not explain them; () is `form` of all."""
     caution: tuple[float, ...] = ()
     """Of each agent, the share of the advantage that its reward is given; () is none."""
     lapse: tuple[float, ...] = ()
@@ -71,6 +73,12 @@ class Known:
     names: tuple[str, ...] = ()
     """What the cumulants are called; () for learned ones, which have no names."""
     verdict: Verdict | None = None
+    likeness_range: np.ndarray | None = None
+    """[2, K, K]: the least and the most that `likeness` is in any refit; None where there is one fit."""
+
+    def form_of(self, k: int) -> Form:
+        """What is handed out of agent k unless another reward is asked for."""
+        return self.forms[k] if self.forms else self.form
 
     @property
     def spec(self) -> EnvSpec:
@@ -125,7 +133,8 @@ class Learned:
 
         `form` "wants" is preferences times cumulants, "behaviour" what the agent does, as a reward: a planner on it is as good as the
         imitation and learns nothing of why. None: what can be vouched for more, "wants" where cumulants are simple or the model has steps
-        of its own, else "behaviour". `caution` is the share of the advantage in "wants"; None: as was found fit when the model was made.
+        of its own, unless a plan on it leaves what the agent was seen to do; else "behaviour". `caution` is the share of the advantage in
+        "wants"; None: as was found fit when the model was made. Who asks for a caution and no form gets what is wanted.
         """
         known = self._trained()
         k = position(known.agents, agent)
@@ -134,7 +143,8 @@ class Learned:
         share = _of(known.caution, k) if caution is None else caution
         if not 0 <= share <= 1:
             raise UserError(f"caution is {share}, but expected a share between 0 and 1.")
-        return Reward(known.model, known.spec, agent, k, form or known.form, known.gamma, share, asked=form is not None)
+        usual = known.form_of(k) if caution is None else known.form
+        return Reward(known.model, known.spec, agent, k, form or usual, known.gamma, share, asked=form is not None)
 
     @property
     def preferences(self) -> Preferences:
@@ -142,7 +152,7 @@ class Learned:
         known = self._trained()
         net = known.model.net
         spread = np.asarray(net.nets.w.std(axis=0)) / np.asarray(known.model.units)[:, None] if isinstance(net, Committee) else None
-        return Preferences(known.agents, np.asarray(known.model.prior.basis), known.likeness, known.names, spread)
+        return Preferences(known.agents, np.asarray(known.model.prior.basis), known.likeness, known.names, spread, known.likeness_range)
 
     @property
     def verdict(self) -> Verdict:
@@ -362,12 +372,10 @@ def known_from(model: Model, lens: Lens, demos: Demos | None, agents: tuple[Agen
 def likeness(model: Model, demos: Demos, steps: int = 4_096) -> np.ndarray:
     """[K, K]: correlation of the inferred rewards over everybody's steps, as many of each; 0 where one never changes."""
     each = max(steps // len(demos.count), 1)
-    rewards = []
-    for k, count in enumerate(np.asarray(demos.count)):
-        index = np.linspace(0, count - 1, min(each, count)).astype(int)
-        s = demos.steps
-        rewards.append(in_chunks(all_rewards, model, [np.asarray(x[k, index]) for x in (s.obs, s.action, s.next_obs, s.discount)]))
-    table = np.concatenate(rewards)
+    columns = [np.asarray(x) for x in (demos.steps.obs, demos.steps.action, demos.steps.next_obs, demos.steps.discount)]
+    chosen = [np.linspace(0, count - 1, min(each, count)).astype(int) for count in np.asarray(demos.count)]
+    some = [np.concatenate([x[k, index] for k, index in enumerate(chosen)]) for x in columns]
+    table = in_chunks(all_rewards, model, some)
     moving = table.std(axis=0) > 0
     result = np.eye(table.shape[1])
     if moving.sum() > 1:

@@ -18,7 +18,7 @@ from psiphi import doors, optim, replay
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
-from psiphi.api import coverage
+from psiphi.api import coverage, judging
 from psiphi.api.known import Known, check_fits, likeness
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
@@ -30,6 +30,8 @@ from psiphi.types import Demos, Pace
 
 CHUNK = 200
 
+HELD_OUT = 0.1
+"""The share of the newcomers' episodes that is kept for the verdict on them."""
 
 Heads = tuple[Any, ...]
 """What is learned of the newcomers, of every member of a committee: the parts of `nets.head_parts`, with a leading axis for members."""
@@ -42,9 +44,10 @@ class State(NamedTuple):
 
 
 def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, updates: int, seed: int, progress: bool) -> Known:
-    """The same knowledge with the agents of these demonstrations added; what was found out about the logs before is not about them."""
+    """The same knowledge with the agents of these demonstrations added, and with a verdict on them beside the one that there is."""
     check_new(known, demos)
-    steps, old = demos.to_demos(), len(known.agents)
+    shown, held = judging.shown_and_held(demos, HELD_OUT, seed)
+    steps, old = shown.to_demos(), len(known.agents)
     inner = newcomer_config(config, known.beta)
     heads = learn(inner, known, steps, updates, jax.random.key(seed), progress)
     net = _whole(jax.vmap(with_head_parts)(_members(known.model.net), heads), known.model.net)
@@ -52,6 +55,7 @@ def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, updates: i
     everybody = _together(known.model, theirs, old)
     covered = coverage.measure(theirs, steps, demos.agents)
     more = len(demos.agents)
+    judged = _judged(known, config, theirs, covered, shown, held, seed)
     lapse = () if net.lapse is None else (*known.lapse, *np.asarray(jax.nn.sigmoid(net.lapse)).tolist())
     return dataclasses.replace(
         known,
@@ -59,10 +63,27 @@ def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, updates: i
         agents=(*known.agents, *demos.agents),
         likeness=_extended(known.likeness, likeness(_demonstrators(everybody), steps)),
         coverage=dataclasses.replace(known.coverage, share={**known.coverage.share, **covered.share}),
-        caution=(*known.caution, *[0.0] * more) if known.caution else (),
+        caution=(*known.caution, *(judged.caution or (0.0,) * more)) if known.caution else (),
+        forms=(*(known.forms or (known.form,) * old), *(judged.forms or (known.form,) * more)),
         lapse=lapse,
-        verdict=None,
+        verdict=None if known.verdict is None or judged.verdict is None else known.verdict.joined(judged.verdict),
+        likeness_range=None,
     )
+
+
+def _judged(
+    known: Known, config: ITDConfig, theirs: Model, covered: Any, shown: Demonstrations, held: Demonstrations | None, seed: int
+) -> Known:
+    """What is known of the newcomers alone, with its verdict."""
+    lapse = () if theirs.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(theirs.net.lapse)).tolist())
+    alone = dataclasses.replace(
+        known, model=theirs, agents=shown.agents, coverage=covered, lapse=lapse, caution=(), forms=(), verdict=None,
+        likeness=likeness(theirs, shown.to_demos()), likeness_range=None,
+    )  # fmt: skip
+    members = [theirs]
+    if isinstance(theirs.net, Committee):
+        members = [Model(theirs.net.member(r), theirs.net.nets.w[r], theirs.units) for r in range(theirs.net.nets.w.shape[0])]
+    return judging.judged(alone, members, shown, held, config.cumulants, {}, seed=seed)
 
 
 def _members(net: Net) -> PsiPhiNet:

@@ -23,10 +23,10 @@ from psiphi.errors import UserError
 
 MARGIN = 0.01
 """Nats per step by which a policy has to be better than a simpler one, at least: a rule of thumb, a little above what refits differ by."""
+HABIT = 0.25
+"""An agent whose habits alone predict it to this share of log A nats has next to one action: no policy is better. A rule of thumb."""
 MARGIN_SHARE = 0.02
 """The same as a share of the policy's own nats; the larger of the two counts. A rule of thumb."""
-MOST = 0.5
-"""If a larger share of the agents is predicted as well by one policy for all, the ids look shuffled. A rule of thumb."""
 CLONE_MARGIN = 0.05
 """Nats per step by which a plain clone may be better before that is worth a sentence: a rule of thumb."""
 CLONE_MARGIN_SHARE = 0.1
@@ -39,10 +39,16 @@ OUTDONE = 0.2
 logs of an agent are above on its true reward, all are on another agent's and on its own turned round. There are other ways to be wrong."""
 THIN = 0.75
 """Coverage below this rests on guesses to a good part: a rule of thumb, the one of `psiphi.api.coverage`."""
-REPLANNED = 0.5
-"""A plan on the reward that is right less often than this share of imitation's goes elsewhere. Measured in the worlds of `OUTDONE`: .07 of
-the agents are below on their true reward, .4 on another agent's and .7 on their own turned round. Low, as planning from logs alone is
-inexact: on the true reward it is right .4 to 1.1 times as often as imitation."""
+AVOIDED = 0.4
+"""A plan on a reward, without caution, that avoids less than this share of what the agent would rather not do hardly leads where the agent
+goes: the reward is another's, or turned round. Rewards that are right have .5 to 1 on tuning seeds; chance has 0."""
+HANDED = 0.7
+"""The same of what would be handed out, with caution. Below, the behaviour is handed out instead (`psiphi.api.judging`)."""
+IDS = 3.0
+"""Standard errors by which an agent's own episodes must predict it better than everybody's, over all agents. On tuning seeds logs with
+right ids have 8 to 32, and shuffled ones less than 2."""
+FAMILIAR, THIN_NATS = 0.5, 0.6
+"""An agent that is seldom twice in the same state, and whose held-out actions surprise by more than this share of log A, is not known."""
 EXPLAINED = 0.5
 """Share of the values' variance that a simple reward should explain on held-out steps, at least: a rule of thumb."""
 SIGNAL = 0.1
@@ -75,6 +81,12 @@ NOTES = (
 GRAVE = frozenset({"shuffled-ids"})
 """Findings about the whole log that make every agent's reward doubtful."""
 
+WARNINGS = frozenset(
+    {"one-episode", "no-better-than-majority", "outdone", "collapsed", "unexplained-behaviour", "turned-round", "hardly-seen"}
+)
+"""Findings about an agent that make its reward doubtful: those that go with plans that fail, in worlds with known truth. All others are
+notes: worth knowing for who reads the reward, and about as frequent where plans succeed."""
+
 
 # --- What is judged ----------------------------------------------------------------------------------------------------------------
 
@@ -101,8 +113,12 @@ class Evidence(NamedTuple):
     """Mean correlation of refits of its reward, on the others' steps."""
     coverage: np.ndarray
     """Share of the others' states in which somebody was seen to do what it would do."""
-    replan: np.ndarray
-    """How often a plan on its reward does what it did, over how often imitation does."""
+    familiar: np.ndarray
+    """Share of its steps in states in which another of its episodes was."""
+    avoided: np.ndarray
+    """Share of what it would rather not do that a plan on its reward avoids, planned anew in the logs' own world; 0 is chance."""
+    handed: np.ndarray
+    """The same of what is handed out, with its caution."""
     explained: np.ndarray
     """R^2 of the simple reward for the values, on held-out steps."""
     signal: np.ndarray
@@ -123,6 +139,8 @@ class Evidence(NamedTuple):
     cumulants: str
     """Their kinds, with commas between them: "changes, end, constant", or "learned", say."""
     num_actions: int
+    ids: float = math.nan
+    """By how many standard errors ids tell anything of what is done."""
 
 
 FIGURES = Evidence._fields[1 : Evidence._fields.index("lapse") + 1]
@@ -161,6 +179,11 @@ class Finding:
         """Whether it makes every agent doubtful."""
         return self.agent is None and self.name in GRAVE
 
+    @property
+    def warns(self) -> bool:
+        """Whether it makes its agent, or every agent, doubtful; what does not is a note."""
+        return self.grave or (self.agent is not None and self.name in WARNINGS)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -178,13 +201,13 @@ class Verdict:
 
     @property
     def doubtful(self) -> tuple[AgentId, ...]:
-        """The agents with a finding of their own; all of them if there is a grave one about the whole log."""
+        """The agents with a warning of their own; all of them if there is a grave one about the whole log."""
         everybody = any(finding.grave for finding in self.findings)
-        own = {finding.agent for finding in self.findings if finding.agent is not None}
+        own = {finding.agent for finding in self.findings if finding.agent is not None and finding.warns}
         return tuple(agent for agent in self.agents if everybody or agent in own)
 
     def of(self, agent: AgentId) -> tuple[Finding, ...]:
-        """Why an agent's reward is in doubt: its own findings, and grave ones about the whole log."""
+        """All that was found about an agent, warnings and notes, and what is grave about the whole log."""
         if agent not in self.agents:
             raise UserError(f"There is no agent {agent!r}; expected one of {_named(self.agents)}.")
         return tuple(finding for finding in self.findings if finding.grave or (finding.agent is not None and finding.agent == agent))
@@ -217,7 +240,7 @@ class Verdict:
         if self.doubtful:
             return f"Doubtful: the rewards of {len(self.doubtful)} of {len(self.agents)} agents, {_named(self.doubtful)}."
         if self.findings:
-            return "No agent was found doubtful for itself, which does not show that the rewards are right; but:"
+            return "Nothing was found to warn of, which does not show that the rewards are right; what is worth knowing:"
         return "Nothing was found to warn of, which does not show that the rewards are right."
 
     def _aggregated(self, mark: str) -> list[str]:
@@ -226,24 +249,32 @@ class Verdict:
         for finding in self.findings:
             groups.setdefault((finding.name, finding.agent is None), []).append(finding)
         lines = []
-        for (name, _), group in groups.items():
+        for (name, _), group in sorted(groups.items(), key=lambda item: not item[1][0].warns):
             example = max(group, key=lambda finding: abs(finding.figure - finding.threshold))
             several = f" ({len(group)} of {len(self.agents)} agents, {example.agent!r} most)" if len(group) > 1 else ""
             said = f"{several}: {example.sentence} {example.advice}"
-            lines.append(f"{mark}{name}{mark}{printable.markdown(said, 1_000) if mark else printable.sentence(said)}")
+            grade = "warning" if example.warns else "note"
+            lines.append(f"{mark}{grade}: {name}{mark}{printable.markdown(said, 1_000) if mark else printable.sentence(said)}")
         return lines
 
     def _table(self) -> str:
-        own, grave = Counter(finding.agent for finding in self.findings), sum(finding.grave for finding in self.findings)
+        own, grave = Counter(finding.agent for finding in self.findings if finding.warns), sum(finding.grave for finding in self.findings)
         doubts = [own[agent] + grave for agent in self.agents]
         measured = [name for name in FIGURES if name in self.figures and not all(map(math.isnan, self.figures[name]))]
         order = range(len(self.agents))
         if len(self.agents) > MOST_ROWS:
             order = sorted(order, key=lambda k: -doubts[k])[:MOST_ROWS]
-        header = ["agent", *(name.replace("_", " ") for name in measured), "doubts"]
+        header = ["agent", *(name.replace("_", " ") for name in measured), "warnings"]
         rows = [[printable.terminal(self.agents[k]), *(_number(self.figures[name][k]) for name in measured), str(doubts[k])] for k in order]
         left_out = len(self.agents) - len(rows)
         return _columns(header, rows) + (f"\n... and {left_out} more agents" if left_out else "")
+
+    def joined(self, newcomers: "Verdict") -> "Verdict":
+        """With what was found about further agents; what was found about their log as a whole is not about the log before."""
+        of_agents = tuple(finding for finding in newcomers.findings if finding.agent is not None)
+        unknown = [math.nan] * len(self.agents)
+        figures = {name: [*self.figures.get(name, unknown), *row] for name, row in newcomers.figures.items()}
+        return Verdict((*self.agents, *newcomers.agents), self.findings + of_agents, figures)
 
     # --- As JSON ----------------------------------------------------------------------------------------------------------
 
@@ -322,6 +353,18 @@ def _scored(evidence: Evidence) -> np.ndarray:
     return np.where(evidence.episodes < EPISODES, np.nan, steps)
 
 
+def _above_majority(evidence: Evidence) -> np.ndarray:
+    """By how much a policy is better than habit; nothing is said of who always does the same, or was scored on a few steps."""
+    told = (evidence.majority > HABIT * math.log(max(evidence.num_actions, 2))) & ~(evidence.held_out_steps < FEW_HELD_OUT)
+    return np.where(told, evidence.majority - evidence.nll, np.nan)
+
+
+def _strange(evidence: Evidence) -> np.ndarray:
+    """The share of an agent's steps in states that were seen once; not held against an agent who is predicted well there."""
+    predicted = (evidence.nll < THIN_NATS * math.log(max(evidence.num_actions, 2))) & (evidence.held_out_steps >= FEW_HELD_OUT)
+    return np.where(predicted, np.nan, 1 - evidence.familiar)
+
+
 RULES = (
     Rule(
         "one-episode", lambda e: e.episodes, lambda e: EPISODES, "below",
@@ -334,7 +377,7 @@ RULES = (
         "Record more episodes of it, or hold out a larger share.",
     ),
     Rule(
-        "no-better-than-majority", lambda e: e.majority - e.nll, _margin, "below",
+        "no-better-than-majority", _above_majority, _margin, "below",
         "The policy of agent {agent!r} predicts held-out actions no better than always guessing how often it does what "
         "({figure:+.3f} nats per step).",
         "Log what it decides by, or more of its steps; until then its reward explains nothing that it does.",
@@ -375,10 +418,22 @@ RULES = (
         "Log what it wants as a column that changes when it gets it: a count, a flag or a distance.",
     ),
     Rule(
-        "replanned-elsewhere", lambda e: e.replan, lambda e: REPLANNED, "below",
-        "The reward of agent {agent!r} leads elsewhere: planned anew from the logs, its actions are right {figure:.2f} times as often as "
-        "imitated ones.",
-        "Imitate the agent instead of planning on its reward.",
+        "turned-round", lambda e: e.avoided, lambda e: AVOIDED, "below",
+        "The reward of agent {agent!r} leads elsewhere: a plan on it, made anew in the logs' own world, avoids {figure:.0%} of what "
+        "the agent would rather not do (0 % is chance).",
+        "Do not read it as what the agent wants; imitate the agent instead.",
+    ),
+    Rule(
+        "unexplained-behaviour", lambda e: e.handed, lambda e: HANDED, "below",
+        "No reward of what is observed was found to explain agent {agent!r}: even with caution, a plan on it avoids only {figure:.0%} of "
+        "what the agent would rather not do. What is handed out is its behaviour, as a reward.",
+        "Log what it wants as a column that changes when it gets it; a planner on what is handed out does what the imitation does.",
+    ),
+    Rule(
+        "hardly-seen", _strange, lambda e: 1 - FAMILIAR, "above",
+        "Agent {agent!r} was hardly seen: {figure:.0%} of its steps are in states in which no other episode of it was, and what it does "
+        "there is not predicted well.",
+        "Record more episodes of it.",
     ),
     Rule(
         "thin-coverage", lambda e: e.coverage, lambda e: THIN, "below",
@@ -405,13 +460,11 @@ def _of_agents(evidence: Evidence, rules: Sequence[Rule]) -> Iterator[Finding]:
 
 def _of_the_log(e: Evidence) -> Iterator[Finding]:
     K = len(e.agents)
-    compared = np.isfinite(e.one_for_all)
-    alike = int(np.sum(e.one_for_all[compared] < _margin(e)[compared]))
-    if K > 1 and compared.any() and alike / compared.sum() > MOST:
+    if K > 1 and e.ids < IDS:
         yield Finding(
-            None, "shuffled-ids", float(alike / compared.sum()), MOST,
-            f"The ids look shuffled, or the agents want the same: {alike} of {compared.sum()} agents are predicted as well by one policy "
-            "for all as by their own.",
+            None, "shuffled-ids", float(e.ids), IDS,
+            "The ids look shuffled, or the agents want the same: who is said to have acted tells nothing of what was done "
+            f"({e.ids:.1f} standard errors, over all agents).",
             "Check where the ids come from; if they are right, fit one agent and speak of one reward.",
         )  # fmt: skip
     if K == 1:

@@ -31,7 +31,8 @@ class Part(NamedTuple):
         """int64[n]: the choice for each row ``x[n, c]``."""
         if self.edges:
             return np.searchsorted(np.array(self.edges), x[:, 0], side="right")
-        return nearest(x / self.scale, self.centroids / self.scale)
+        middle = self.centroids.mean(0)  # numbers that are far from 0 would lose their digits
+        return nearest((x - middle) / self.scale, (self.centroids - middle) / self.scale)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -271,12 +272,11 @@ def _part(plan: _Plan, x: np.ndarray, seed: int, restarts: int) -> Part:
     if found < plan.k:
         what = f"the action's {', '.join(map(repr, plan.columns))}"
         raise UserError(f"k is {plan.k}, but {what} has {found} different values, expected at most {found}.")
-    centroids = k_means(x / scale, plan.k, seed=seed, restarts=restarts, mirrored=mirrored if mirrored.any() else None)
+    middle = np.where(mirrored, 0.0, x.mean(0))
+    centroids = k_means((x - middle) / scale, plan.k, seed=seed, restarts=restarts, mirrored=mirrored if mirrored.any() else None)
     if centroids is None:
-        raise UserError(
-            f"k is {plan.k}, but no so many different actions come out of {', '.join(map(repr, plan.columns))}, expected fewer."
-        )
-    centroids = centroids * scale + 0.0  # no -0.0
+        raise UserError(f"k is {plan.k}, but some clusters of {', '.join(map(repr, plan.columns))} are the same, expected a smaller k.")
+    centroids = centroids * scale + middle + 0.0  # no -0.0
     about = np.round(centroids / scale, 1)  # in the order of the columns, as a reader sees them
     return Part(plan.columns, centroids[np.lexsort([*centroids.T[::-1], *about.T[::-1]])], scale)
 

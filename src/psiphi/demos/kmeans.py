@@ -6,9 +6,9 @@ import numpy as np
 
 SAMPLE = 20_000
 """Rows on which beginnings are compared; the best one is then fitted to all rows."""
-ITERATIONS, POLISH = 100, 5
-"""At most so many on the sample, and on all rows."""
-STILL = 1e-6
+TRIED, ITERATIONS, POLISH = 15, 100, 5
+"""At most so many for each beginning, for the best one on the sample, and then on all rows."""
+STILL = 1e-5
 """Centroids that move less than this, in standard deviations, do not move."""
 CHUNK = 65_536
 """Rows whose distances are computed together."""
@@ -23,13 +23,16 @@ def k_means(x: np.ndarray, k: int, *, seed: int = 0, restarts: int = 8, mirrored
     some = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
     sign = np.ones(x.shape[1]) if mirrored is None else np.where(mirrored, -1.0, 1.0)
     layouts = [np.arange(k)] if mirrored is None else [_partners(k, alone) for alone in range(k % 2, k + 1, 2)]
-    trials = [_trial(some, partner, sign, rng) for partner in layouts for _ in range(restarts if mirrored is None else 2)]
-    if mirrored is not None:
-        trials += [_trial(some, _best(trials).partner, sign, rng) for _ in range(restarts)]
-    best = _best(trials)
-    if not np.isfinite(best.inertia):
-        return None
-    return best.centroids if some is x else _lloyd(x, best.centroids, best.partner, sign, POLISH)
+    trials = [_trial(some, partner, sign, rng) for partner in layouts for _ in range(restarts if mirrored is None else 3)]
+    if mirrored is not None:  # how many centroids lie on the mirror is tried out: the two best numbers are tried more often
+        order = sorted(trials, key=lambda trial: trial.inertia)
+        alone = list(dict.fromkeys(int((trial.partner == np.arange(k)).sum()) for trial in order))[:2]
+        trials += [_trial(some, _partners(k, n), sign, rng) for n in alone for _ in range(restarts)]
+    best = min(trials, key=lambda trial: trial.inertia)
+    centroids = _lloyd(some, best.centroids, best.partner, sign, ITERATIONS)
+    if some is not x:
+        centroids = _lloyd(x, centroids, best.partner, sign, POLISH)
+    return centroids if _different(centroids) else None
 
 
 def nearest(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
@@ -46,10 +49,6 @@ class _Trial(NamedTuple):
     """Squared distances to the nearest centroid, summed; infinite if two centroids are the same."""
 
 
-def _best(trials: list[_Trial]) -> _Trial:
-    return min(trials, key=lambda trial: trial.inertia)
-
-
 def _partners(k: int, alone: int) -> np.ndarray:
     """int64[k]: the mirror image of each centroid; the first `alone` are their own."""
     partner = np.arange(k)
@@ -59,10 +58,14 @@ def _partners(k: int, alone: int) -> np.ndarray:
 
 def _trial(x: np.ndarray, partner: np.ndarray, sign: np.ndarray, rng: np.random.Generator) -> _Trial:
     """Centroids from one beginning."""
-    centroids = _lloyd(x, _beginning(x, partner, sign, rng), partner, sign, ITERATIONS)
-    if len(np.unique(centroids, axis=0)) < len(centroids):
+    centroids = _lloyd(x, _beginning(x, partner, sign, rng), partner, sign, TRIED)
+    if not _different(centroids):
         return _Trial(centroids, partner, np.inf)
     return _Trial(centroids, partner, float(((x - centroids[nearest(x, centroids)]) ** 2).sum()))
+
+
+def _different(centroids: np.ndarray) -> bool:
+    return len(np.unique(centroids, axis=0)) == len(centroids)
 
 
 def _beginning(x: np.ndarray, partner: np.ndarray, sign: np.ndarray, rng: np.random.Generator) -> np.ndarray:

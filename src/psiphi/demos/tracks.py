@@ -140,6 +140,8 @@ def discretised(rows: Rows, actions: Discretiser | Recipe) -> Rows:
         row, column = np.argwhere(np.isinf(values))[0]
         raise UserError(f"{rows.file}: the action's {columns[column]!r} is {values[row, column]} in row {row}, expected a finite number.")
     cut = actions if isinstance(actions, Discretiser) else actions.fit(values[known], columns)
+    if cut.columns != tuple(columns):
+        raise UserError(f"{rows.file}: the action is {listed(columns)}, expected {listed(cut.columns)} as the discretiser knows it.")
     action = np.full(len(values), np.nan)
     action[known] = cut.transform(values[known])
     return rows._replace(action=action, discretiser=cut, action_names=cut.names, num_actions=cut.num_actions, action_columns=("action",))

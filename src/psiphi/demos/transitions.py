@@ -1,6 +1,7 @@
 """Rewarded steps of the user's own, from a file: what `psiphi adapt --from` infers a task from."""
 
 import csv
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +23,18 @@ class Transitions(NamedTuple):
 
 def read(path: Path, shape: tuple[int, ...]) -> Transitions | tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A file of steps: ``obs, action, reward`` and perhaps ``next_obs, terminated``; in tables, ``obs_0, obs_1, ... next_obs_0, ...``."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist, expected a file of rewarded steps.")
     columns = _arrays(path) if path.suffix.lower() == ".npz" else _table(path)
     missing = [name for name in ("obs", "action", "reward") if name not in columns]
     if missing:
         raise UserError(f"{path} has no {missing[0]}, expected obs (or obs_0, obs_1, ...), action and reward; it has {', '.join(columns)}.")
+    for name in Transitions._fields:
+        if name in columns and (not columns[name].ndim or columns[name].dtype.kind not in "biuf"):
+            raise UserError(f"{path} has {name} of type {columns[name].dtype}, expected numbers, one row of them for each step.")
     count = len(columns["action"])
+    if not count:
+        raise UserError(f"{path} has no step, expected at least one.")
     wrong = [name for name, column in columns.items() if name in Transitions._fields and len(column) != count]
     if wrong:
         raise UserError(f"{path} has {len(columns[wrong[0]])} rows of {wrong[0]}, expected {count}, as of action.")
@@ -50,10 +58,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist.") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an .npz file of arrays: {error}") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is not an .npz file of arrays of numbers.") from error
 
 
 def _table(path: Path) -> dict[str, np.ndarray]:
@@ -74,8 +80,6 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
     try:
         table = parquet.read_table(path)
         return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist.") from error
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from error
 

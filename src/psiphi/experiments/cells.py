@@ -1,7 +1,8 @@
-"""Finished measurements on disk: `cells.jsonl`, one JSON object per cell, only ever added to.
+"""Finished measurements on disk: `cells.jsonl`, one JSON object per training, only ever added to.
 
-A cell says who was measured in what, what came out, and all that is needed to get it again. Whatever moment a process dies at, the
-file can be continued: cells are added in one write, and a line that was left unfinished is cut off before the next.
+A training says who was measured in what, all that is needed to get it again, and its figures. In memory every figure is a *cell*, which
+says all of that by itself; files with a line per cell, as before 0.2, are read, too. Whatever moment a process dies at, the file can be
+continued: trainings are added in one write, and a line that was left unfinished is cut off before the next.
 """
 
 import contextlib
@@ -26,6 +27,9 @@ FILE = "cells.jsonl"
 
 FIELDS = "experiment env task method seed metric value env_steps wall_s config commit versions command".split()
 """What every cell has; `shots` where something is adapted to, `train_s` where something is trained, `extra` where there is more to say."""
+
+FIGURE = ("metric", "task", "shots", "value", "extra")
+"""Of a cell, what differs between the figures of one training."""
 
 Cell = dict[str, Any]
 
@@ -52,7 +56,8 @@ def read(directory: Path) -> list[Cell]:
         data = disk.read(path, limits.MOST_ROWS_BYTES)
     except FileNotFoundError:
         return []
-    return [_parsed(path, number, line) for number, line in enumerate(data[: _whole(data)].splitlines(), start=1)]
+    lines = enumerate(data[: _whole(data)].splitlines(), start=1)
+    return [cell for number, line in lines for cell in _parsed(path, number, line)]
 
 
 def append(directory: Path, cells: Iterable[Cell]) -> int:
@@ -67,8 +72,22 @@ def append(directory: Path, cells: Iterable[Cell]) -> int:
         known = {key_of(cell) for cell in read(directory)}
         new = [cell for cell in cells if key_of(cell) not in known]
         separator = b"\n" if data[:whole] and not data[:whole].endswith(b"\n") else b""
-        disk.append(path, separator + b"".join(json.dumps(cell, allow_nan=False, ensure_ascii=False).encode() + b"\n" for cell in new))
+        lines = [json.dumps(training, allow_nan=False, ensure_ascii=False).encode() + b"\n" for training in trainings(new)]
+        disk.append(path, separator + b"".join(lines))
     return len(new)
+
+
+def trainings(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Cells as the lines of a file: those that differ only in their figures are one training."""
+    result: list[dict[str, Any]] = []
+    for cell in cells:
+        common = {name: value for name, value in cell.items() if name not in FIGURE}
+        figure = {name: cell[name] for name in FIGURE if name in cell}
+        if result and {name: value for name, value in result[-1].items() if name != "figures"} == common:
+            result[-1]["figures"].append(figure)
+        else:
+            result.append({**common, "figures": [figure]})
+    return result
 
 
 def check_config(directory: Path, cells: Iterable[Cell], env: str, method: str, config: dict[str, Any]) -> None:
@@ -156,11 +175,20 @@ def _whole(data: bytes) -> int:
     return end
 
 
-def _parsed(path: Path, number: int, line: bytes) -> Cell:
+def _parsed(path: Path, number: int, line: bytes) -> list[Cell]:
+    """The cells of a line: of a training, or a single one."""
     try:
-        cell = json.loads(line)
+        found = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"Line {number} of {path} is not JSON.") from error
+    figures = found.get("figures", [{}]) if isinstance(found, dict) else [{}]
+    if not isinstance(figures, list) or not all(isinstance(figure, dict) for figure in figures):
+        raise UserError(f"Line {number} of {path} is not a training: its figures are not a list of figures.")
+    common = {name: value for name, value in found.items() if name != "figures"} if isinstance(found, dict) else found
+    return [_checked(path, number, {**common, **figure} if isinstance(common, dict) else common) for figure in figures]
+
+
+def _checked(path: Path, number: int, cell: Any) -> Cell:
     missing = [name for name in FIELDS if not isinstance(cell, dict) or name not in cell]
     if missing:
         raise UserError(f"Line {number} of {path} is not a cell: it lacks {', '.join(missing)}.")

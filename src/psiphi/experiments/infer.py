@@ -19,8 +19,9 @@ from matplotlib.figure import Figure as Drawing
 import psiphi
 from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
-from psiphi.api.answers import MOST_SHOWN, weightiest
-from psiphi.api.itd import OFFLINE, shown_and_held
+from psiphi.api.answers import MOST_SHOWN, Preferences, Reward, weightiest
+from psiphi.api.itd import OFFLINE
+from psiphi.api.judging import shown_and_held
 from psiphi.configs import Count, Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
@@ -360,14 +361,26 @@ def preference_lines(found: Inferred) -> list[str]:
         "",
         *table_md(["agent", "its inferred reward goes with"], list(zip(agents, most, strict=True))),
         "",
-        "How much the agents' rewards agree (correlation):",
+        "How much the agents' rewards agree (correlation; in brackets, from where to where it goes over the refits):",
         "",
-        *table_md(["", *agents], [[agent, *map(float, row)] for agent, row in zip(agents, preferences.likeness, strict=True)]),
+        *table_md(["", *agents], likeness_rows(agents, preferences)),
         "",
         f"Preferences w over the cumulants that all agents share{f' ({left} that matter less are in preferences.csv)' if left else ''}:",
         "",
         *table_md(["agent", *(named[i] for i in shown)], weights),
     ]
+
+
+def likeness_rows(agents: Sequence[str], preferences: Preferences) -> list[list[Any]]:
+    """The table of how alike the agents are, with its intervals where there are refits."""
+    if preferences.likeness_range is None:
+        return [[agent, *map(float, row)] for agent, row in zip(agents, preferences.likeness, strict=True)]
+    least, most = preferences.likeness_range
+    cells = [
+        [f"{value:+.2f}" if j == k else f"{value:+.2f} [{least[k, j]:+.2f}, {most[k, j]:+.2f}]" for j, value in enumerate(row)]
+        for k, row in enumerate(preferences.likeness)
+    ]
+    return [[agent, *row] for agent, row in zip(agents, cells, strict=True)]
 
 
 def _mark(found: Inferred, agent: Any) -> str:
@@ -398,10 +411,15 @@ def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:
         common = f"{np.bincount(found.demos.action[mine]).max() / mine.sum():.3f}"
         episodes, covered = int((found.demos.episodes.agent == k).sum()), f"{found.itd.coverage.share[agent]:.2f}"
         nats = [f"{figures[name][k]:.3f}" for name in ("nll", "clone")]
-        lapses, caution = f"{consistency[agent]['lapses']:.2f}", f"{found.itd.reward(agent).caution:.1f}"
+        lapses, caution = f"{consistency[agent]['lapses']:.2f}", handed_out(found.itd.reward(agent))
         row = [episodes, int(mine.sum()), int(held.sum()), accuracy, common, *nats, lapses, caution, covered]
         rows.append([_mark(found, agent), *row])
     return heading, rows
+
+
+def handed_out(reward: Reward) -> str:
+    """How much caution is in what is handed out, or that it is behaviour."""
+    return "behaviour" if reward.form == "behaviour" else f"{reward.caution:.1f}"
 
 
 def report_lines(config: Infer, found: Inferred) -> list[str]:
@@ -424,7 +442,8 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         f"{len(found.demos):,} steps, {found.demos.num_episodes:,} episodes, no rewards; learned from {len(found.train):,} steps and",
         "judged on whole episodes that were held out. *Nats* are the surprise per held-out step, less is better; *lapses* the share of",
         "steps in which the agent does anything at all; *caution* the share of the advantage that `itd.reward` adds to what is wanted, to",
-        "plan on; *coverage* the share of the others' states in which somebody was seen to do what the agent would do there.",
+        "plan on (*behaviour*: what the agent does is handed out in its place); *coverage* the share of the others' states in which",
+        "somebody was seen to do what the agent would do there.",
         "",
         *table_md(*judged(found)),
         "",

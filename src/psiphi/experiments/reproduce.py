@@ -76,6 +76,8 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     config = runs.described(run)
     if method.how == "model":
         return {**config, "few_shot": asdict(runs.few_shot_of(method)), "repetitions": effort.repetitions}
+    if method.how == "adapt":
+        config["saw"] = [config["saw"][0], f"{run.steps:,}; then those of the task", "those of the task"]
     if method.learner:
         learner = dict(method.learner) | ({} if effort.steps is None else {"steps": effort.steps})
         config |= {"learner": learner, "saw": [config["saw"][0], *_learners_saw(run.steps, learner["steps"])]}
@@ -213,7 +215,7 @@ def forecast(
         what = find(name)
         there = cells.read(out / what.name)
         wanted = units(what, seeds, methods, envs)
-        lacking = set(pending(what, out / what.name, wanted, effort))
+        lacking = set(_missing(what, there, wanted))
         for unit in {(unit.variant.name, unit.method.name): unit for unit in wanted}.values():
             mine = [one for one in wanted if (one.variant, one.method) == (unit.variant, unit.method)]
             key = unit.variant.name, unit.method.name
@@ -269,6 +271,11 @@ def pending(what: Experiment, directory: Path, wanted: Sequence[Unit], effort: E
     there = cells.read(directory)
     for one in {(one.variant.name, one.method.name): one for unit in wanted for one in judged(what, unit)}.values():
         cells.check_config(directory, there, one.variant.name, one.method.name, config_of(what, one, effort))
+    return _missing(what, there, wanted)
+
+
+def _missing(what: Experiment, there: Sequence[Cell], wanted: Sequence[Unit]) -> list[Unit]:
+    """The units of which a cell is not there."""
     known = {cells.key_of(cell) for cell in there}
 
     def key(unit: Unit, figure: Figure) -> cells.Key:

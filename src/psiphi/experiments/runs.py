@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psiphi import configs, training
-from psiphi.agents import ALGORITHMS
+from psiphi.agents import ALGORITHMS, itd
 from psiphi.configs import Count
 from psiphi.errors import UserError
 from psiphi.experiments import roundabout
@@ -73,9 +73,17 @@ def _with_demonstrations(run: Run) -> Run:
     if not ALGORITHMS[run.algorithm].watches(run.agent):
         return dataclasses.replace(run, demos=NONE, demonstrators=())
     if run.demos == NONE:
-        preset = training.worlds.find(run.env).presets[run.algorithm]()
-        return dataclasses.replace(run, demos=preset["demos"])
+        return dataclasses.replace(run, demos=_source(run))
     return run
+
+
+def _source(run: Run) -> str:
+    """Where demonstrations come from in a run's world: where its settings say, or what there is."""
+    world = training.worlds.find(run.env)
+    tuned = world.presets[run.algorithm]()["demos"] if run.algorithm in world.presets else NONE
+    if tuned != NONE:
+        return tuned
+    return training.RECORDED if world.record is not None else ONLINE if world.watched(run.world) else NONE
 
 
 def _less(run: Run, effort: Effort) -> dict[str, Any]:
@@ -105,10 +113,19 @@ def saw(run: Run) -> list[str]:
     algorithm = ALGORITHMS[run.algorithm]
     shown = "none"
     if algorithm.watches(run.agent) and run.demos == ONLINE:
-        shown = f"those of the {run.world.observed} nearest cars, at every step"
+        cars = getattr(run.world, "observed", None)
+        shown = "what others do, at every step" if cars is None else f"those of the {cars} nearest cars, at every step"
     elif algorithm.watches(run.agent) and run.demos != NONE:
         count = len(run.demonstrators or training.worlds.find(run.env).demonstrators(run.world))
         shown = f"{run.episodes:,} episodes of each of {count}"
+    return [shown, _steps_seen(run), "of its own task" if algorithm.paid(run.agent) else "none"]
+
+
+def _steps_seen(run: Run) -> str:
+    """The learner's own steps; ITD's are random and reward-free, if it looks at them at all."""
     loop = training.loop_of(run)
     steps = run.steps or (loop.env_steps(loop.iterations) if training.acts(run) else 0)
-    return [shown, f"{steps:,}" if steps else "none", "of its own task" if algorithm.paid(run.agent) else "none"]
+    if run.algorithm == "itd":
+        looks = itd.uses_anybodys_steps(run.agent) and run.agent.cross_policy_on == "experience"
+        return f"{steps:,}, random and reward-free" if looks else "none"
+    return f"{steps:,}" if steps else "none"
