@@ -38,12 +38,11 @@ def test_no_measured_number_stands_outside_of_a_written_table(page):
     assert not re.findall(r"(?<![\d.])-?\d*\.\d+", prose)
 
 
-def cells(name):
-    return [json.loads(line) for line in (ROOT / "results" / name / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def values(name, **wanted):
-    return [cell["value"] for cell in cells(name) if all(cell.get(key) == value for key, value in wanted.items())]
+    """Straight out of the file: a line per training, with its figures."""
+    lines = (ROOT / "results" / name / "cells.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [training | figure for training in map(json.loads, lines) for figure in training["figures"]]
+    return [row["value"] for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
 @pytest.mark.parametrize(
