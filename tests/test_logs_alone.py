@@ -217,8 +217,8 @@ def test_steps_of_a_log_lead_on():
 
 def test_the_sweeps_are_those_that_were_asked_for():
     fits = sweeps.plan(sweeps.SWEEPS, sweeps.EVERY, range(2))
-    assert len(fits) == 2 * (22 + 9 + 21 + 4 + 4)
-    assert sum(len(places) for places in fits.values()) == 2 * (22 + 12 + 24 + 4 + 4)
+    assert len(fits) == 2 * (11 + 11 + 9 + 21 + 4 + 4)
+    assert sum(len(places) for places in fits.values()) == 2 * (11 + 11 + 12 + 24 + 4 + 4)
     assert list({fit.seed: None for fit in fits}) == [0, 1]
     assert set(sweeps.SWEEPS["main"].worlds) == {*worlds.WORLDS, "minecart"}
     epsilon = [("epsilon", noise, 0) for noise in (0.0, 0.1, 0.3, 0.5)]
