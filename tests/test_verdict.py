@@ -204,7 +204,7 @@ def test_a_plan_in_the_logs_own_world_tells_right_rewards_from_wrong_ones():
     left_end = (log["discount"] == 0) & (log["action"] == 0)
     true = np.stack([right_end, left_end, np.zeros(len(right_end))], axis=1).astype(float)
     would_not = np.stack([log["action"] == 0, log["action"] == 1, np.zeros(len(right_end))], axis=1).astype(float)
-    beyond = np.zeros((world.onward.shape[1], 3))
+    beyond = np.zeros((world.size, 3))
     starts = np.diff(log["episode"], prepend=-1) != 0
     right, wrong = replanning.kept(world, [true, true[:, [1, 0, 2]]], -would_not, beyond, log["who"], starts, 0.9)
     assert world.known == 1.0

@@ -51,8 +51,9 @@ Rewards inferred from logs of agents whose true rewards are known. A score is wh
 1 the optimum (in minecart: a trip drawn by lot, and the best of a family of trips). The planner is exact, knows the world and is paid the
 inferred reward: *as handed out*, *plain* (without caution) or with caution 0.3. The *counting clone* does what its agent did in
 that state, and anything where it never was: the plainest behaviour clone. *MaxEnt* is maximum causal entropy, told the world and the true
-features (main sweep only). STARC: 0 is the true reward up to shaping and scale, 1 its opposite. r: correlation of the plain with the true reward on
-the agent's own, on everybody's and on random steps; left out where the true reward is constant there, 0 where only the inferred one is.
+features (main sweep only). STARC: 0 is the true reward up to shaping and scale, 1 its opposite. r: correlation of the plain with the true
+reward on the agent's own, on everybody's and on random steps; left out where the true reward is constant there, 0 where only the inferred
+one is.
 *warned*: share of the agents of whom the verdict warns. *unseen layouts*: starts that nobody demonstrated.
 
 Numbers are interquartile means over seeds and agents; in brackets, 95 % bootstrap intervals, for which whole fits are drawn. seconds:

@@ -215,7 +215,7 @@ def _avoided(
     world = replanning.seen_world(flat[0], action.astype(np.int64), flat[1], discount)
     rewards = [paid + caution * advantage for caution in cautions]
     if world.known >= replanning.KNOWN:
-        beyond = np.zeros((world.onward.shape[1], K))
+        beyond = np.zeros((world.size, K))
         beyond[world.led] = following
         return replanning.kept(world, rewards, advantage, beyond, who, starts, known.gamma)
     mine = np.flatnonzero(who >= 0)

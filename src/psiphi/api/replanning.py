@@ -44,6 +44,8 @@ class Seen(NamedTuple):
     """[P, S]: how likely a pair leads on to each state; an end leads nowhere."""
     led: Int[np.ndarray, " N"]
     """Of each step, the state to which it led."""
+    size: int
+    """S."""
     known: float
     """The share of steps that end, or lead to where something was done in another step."""
 
@@ -64,7 +66,7 @@ def seen_world(
     acting, first = np.unique(where, return_index=True)
     visits = np.bincount(here, minlength=S)
     known = float(np.mean(~goes_on | (visits[there] > 0))) if N else 0.0
-    return Seen(here, pair, count, where, first, acting, onward, there, known)
+    return Seen(here, pair, count, where, first, acting, onward, there, S, known)
 
 
 def numbered(rows: Float[np.ndarray, "N n"]) -> Int[np.ndarray, " N"]:
@@ -124,7 +126,7 @@ def kept(
     states that the agent saw, where it is known. `who` is -1 for steps of nobody in particular.
     """
     N, K = advantage.shape
-    S = world.onward.shape[1]
+    S = world.size
     own = np.zeros((S, K), bool)
     mine = who >= 0
     own[world.state[mine], who[mine]] = True
