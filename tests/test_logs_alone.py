@@ -372,7 +372,8 @@ def test_what_the_verdict_is_worth():
     assert "| drive | 1 | 0.70 | 0.00 | 1 | -1.50 | 1.00 |" in text
     assert "| all | 2 | 0.40 | 0.50 | 3 | -0.13 | 0.67 |" in text
     assert "below 0.5: 2 of 5." in text
-    rows = [line for line in text.splitlines() if "main: " in line]
+    assert "| all | 5 | 1 | 0 (0%) | 3 | 2 | 0 | 0 |" in text
+    rows = [line for line in text.splitlines() if "main: " in line and not line.startswith("| main: ")]
     assert rows == ["| drive | b | main: no background | 1 | -1.50 |", "| costs | a | main: no background | 1 | 0.20 |"]
     assert "Flipped signs (correlation on own steps below 0): 2 of 5; not warned of: 1." in text
     assert "Logs with shuffled ids: 4; warned of every agent: 1, of some: 1, of nobody: 2." in text
