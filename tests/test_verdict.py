@@ -212,6 +212,15 @@ def test_a_plan_in_the_logs_own_world_tells_right_rewards_from_wrong_ones():
     assert (wrong[:2] < verdict.HANDED).all() and np.isnan(right[2]), "agent 2 minds nothing that it does"
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.uint8, np.int64, bool])
+@pytest.mark.parametrize("width", [1, 3, 2_000])
+def test_rows_that_are_the_same_have_the_same_number(kind, width):
+    rows = np.random.default_rng(0).integers(0, 2, (50, 1)).repeat(width, axis=1).astype(kind)
+    rows[1] = -rows[0] if np.issubdtype(kind, np.floating) else rows[0]
+    found = replanning.numbered(rows)
+    assert (found[:, None] == found).tolist() == (rows[:, None] == rows).all(axis=2).tolist()
+
+
 def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():
     log = corridor()
     random = np.random.default_rng(1)
