@@ -23,7 +23,7 @@ from psiphi.arguments import parsed
 from psiphi.cli import ask
 from psiphi.cli import train as cli_train
 from psiphi.errors import UserError
-from psiphi.experiments import demo, measures, paper
+from psiphi.experiments import demo, paper
 from psiphi.training import Run
 from psiphi.worlds.coingrid import weights_of
 
@@ -322,8 +322,6 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(trained, tmp_path):
 
 def test_the_demo_tells_draws_and_is_not_done_twice(trained, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "demo_run", lambda quick, seed: training.completed(tiny.run("itd", seed=seed)))
-    monkeypatch.setattr(measures, "MANY", 2)
-    monkeypatch.setattr(paper, "MANY", 2)
     code, out, _ = run(capsys, "demo", "--quick", "--out", str(tmp_path / "demo"))
     assert code == 0 and all(f"{number}. " in out for number in range(1, 6))
     assert all(task in out for task in paper.TASKS) and "the paper" in out and "-0.4" in out

@@ -245,7 +245,7 @@ def test_a_film_is_of_the_seeds_own_training_and_stands_in_the_report(tmp_path, 
 
     def train(run):
         trained.append(run)
-        return SimpleNamespace(run=completed(run), agent=SimpleNamespace(policy=None), state=None)
+        return SimpleNamespace(run=completed(run), agent=SimpleNamespace(policy=policy), state=None)
 
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(films, "film", lambda env, policy, key, path: path.write_bytes(b"GIF"))
