@@ -147,9 +147,9 @@ def figures(place: Where, act: Act, seed: int, episodes: int, task: str | None =
         stage = place_of(made, min(8, episodes))
         assert stage.vector is not None
         hosts = gym.Worlds(stage.vector, first_action=stage.first_action)
-        got = gym.rollout_returns(hosts, jax.jit(act), key, episodes, longest, seed)
+        got = jax.tree.map(jnp.asarray, gym.rollout_returns(hosts, jax.jit(act), key, episodes, longest, seed))
         stage.vector.close()
-    return {name: float(x) for name, x in place.world.figures(place.config, task, got).items()}  # pyright: ignore[reportArgumentType]
+    return {name: float(x) for name, x in place.world.figures(place.config, task, got).items()}
 
 
 def judged(found: Loaded, place: Where, seed: int, episodes: int) -> dict[str, Any]:

@@ -627,4 +627,4 @@ class _HostJudge:
         got = gym.rollout_returns(
             self._hosts, partial(self._policy, state), key, run.evaluate_episodes, self._world.longest(run.world), run.seed
         )
-        return self._world.figures(run.world, run.task, got)  # pyright: ignore[reportArgumentType]
+        return self._world.figures(run.world, run.task, jax.tree.map(jnp.asarray, got))

@@ -184,6 +184,7 @@ def adapt(config: Adapt) -> None:
 
 def _met(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     """The task is met in the world, k episodes long."""
+    import jax.numpy as jnp
     import numpy as np
 
     from psiphi import playing
@@ -194,9 +195,9 @@ def _met(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     settings = FewShotConfig(inference=config.inference, **greedy)
     got = playing.adapted(found, place, settings, config.seed, shots=config.shots, repetitions=config.repetitions)
     by_shots = {"0": got.first, str(config.shots): got.after}
-    lengths: Any = {"lengths": np.full(len(got.first), place.world.longest(place.config)), "finished": np.ones(len(got.first), bool)}
+    lengths = {"lengths": jnp.full(len(got.first), place.world.longest(place.config)), "finished": jnp.ones(len(got.first), bool)}
     figures = {
-        k: {n: float(x) for n, x in place.world.figures(place.config, place.task, {"returns": r, **lengths}).items()}
+        k: {n: float(x) for n, x in place.world.figures(place.config, place.task, {"returns": jnp.asarray(r), **lengths}).items()}
         for k, r in by_shots.items()
     }
     result: dict[str, Any] = {"task": place.task, "w": np.mean(got.w, axis=0).tolist()}
@@ -222,11 +223,12 @@ def _adaptation_table(found: dict[str, Any], config: Adapt) -> Any:
     if "explained" in found:
         rows = [[f"{found['steps']:,}", f"{found['explained']:.2f}"]]
         return _table(f"The task of {config.transitions}", ["rewarded steps", "share of the rewards' variance explained"], rows, w)
-    rows = []
-    for shots in found["return"]:
+    rows, names = [], {"return": "return", "normalised_return": "normalised"}
+    there = [name for name in names if name in found]
+    for shots in found[there[0]] if there else ():
         name = "first episode (0-shot)" if shots == "0" else f"after {shots} episode{'s' if shots != '1' else ''} ({shots}-shot)"
-        rows.append([name, *(f"{found[figure][shots]:+.2f}" for figure in ("return", "normalised_return") if figure in found)])
-    headings = ["", "return", *(["normalised"] if "normalised_return" in found else [])]
+        rows.append([name, *(f"{found[figure][shots]:+.2f}" for figure in there)])
+    headings = ["", *(names[name] for name in there)]
     return _table(f"Task {found['task']}, mean of {config.repetitions} repetitions", headings, rows, w)
 
 
