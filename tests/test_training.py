@@ -1,6 +1,7 @@
 """One way to train: what is watched in Gymnasium's loop is what is watched in the compiled one, and a run's words mean what they say."""
 
 import dataclasses
+import json
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import psiphi
 import tiny
-from psiphi import training
+from psiphi import cli, training
 from psiphi.api import trained
 from psiphi.errors import UserError
 from psiphi.types import Demonstration, Env, EnvSpec, TimeStep
@@ -171,6 +172,22 @@ def test_highway_through_gymnasium_shows_what_each_car_showed():
         np.testing.assert_array_equal(demos.steps.obs[k, : len(expected)], np.stack([obs for obs, _, _ in expected]))
         np.testing.assert_array_equal(demos.steps.action[k, : len(expected)], [action for _, action, _ in expected])
         np.testing.assert_array_equal(demos.steps.discount[k, : len(expected)], [discount for _, _, discount in expected])
+
+
+# --- Judging -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gymnasium_world_is_judged_between_chunks_and_after(tmp_path, capsys):
+    """In environments of its own: the one that learns is not disturbed."""
+    run = tiny.run("ppo", "CartPole-v1")
+    found = training.train(run, progress=False)
+    judged = [row["eval/return"] for row in found.rows]
+    assert len(judged) == 1 + 48 // 16 and all(value >= 8 for value in judged), "a pole falls after eight steps at the earliest"
+    trained.save(tmp_path, found)
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", str(tmp_path), "--episodes", "4", "--json"])
+    policies = json.loads(capsys.readouterr().out)["policies"]
+    assert policies["ego"]["return"] >= 8 and policies["ego"]["task"] == ""
 
 
 # --- What is asked for is what is done -----------------------------------------------------------------------------------
