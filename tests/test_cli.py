@@ -244,7 +244,7 @@ def test_a_model_is_rebuilt_from_its_directory_alone(trained):
     assert isinstance(model, psiphi.ITD) and model.agents == ("R", "G") and model.seed == 0
     stored = checkpoint.load_arrays(trained / "model")
     known = model._trained().model
-    assert np.array_equal(stored["model.w"], np.asarray(known.w)) and np.array_equal(stored["model.units"], np.asarray(known.units))
+    assert np.array_equal(stored["model/w"], np.asarray(known.w)) and np.array_equal(stored["model/units"], np.asarray(known.units))
 
 
 def test_evaluate(trained, capsys):
