@@ -1103,6 +1103,14 @@ for name, given, words in [
     api(f"PsiPhi: {name}", None if given is None else words, lambda here, kit, given=given: psiphi.PsiPhi(ENV, given))
 
 
+for name in ("DQN", "SQIL", "GAIL", "PPO"):
+    kind = getattr(psiphi, name)
+    api(f"{name}: a file's name", "read it with psiphi.Demonstrations.read", lambda here, kit, kind=kind: kind(ENV, "drivers.csv"))
+    api(f"{name}: a dict as config", "expected a psiphi", lambda here, kit, kind=kind: kind(ENV, logs(), {"gamma": 0.5}))
+    api(f"{name}: an unknown id", "neither a world of psiphi nor a Gymnasium", lambda here, kit, kind=kind: kind("NoSuchEnv-v0", logs()))
+api("BC: a file's name", "read it with psiphi.Demonstrations.read", lambda here, kit: psiphi.BC().fit("drivers.csv"))
+
+
 def environment() -> Any:
     import gymnasium
 

@@ -41,7 +41,6 @@ def config(algorithm: str, **changes: Any) -> Any:
 
 
 PLACES = np.eye(3, dtype=np.float32)
-LOGS: Any = "logs.csv"
 
 
 def demos() -> psiphi.Demonstrations:
@@ -155,8 +154,6 @@ def test_bc_clones_every_agent_and_is_asked_by_name(tmp_path):
         (lambda: psiphi.DQN("CartPole-v1", seed=-1), "seed is -1"),
         (lambda: psiphi.DQN("CartPole-v1", num_envs=0), "num_envs is 0, expected at least 1"),
         (lambda: psiphi.SQIL("CartPole-v1"), "sqil learns from demonstrations, expected demos beside the environment"),
-        (lambda: psiphi.GAIL("CartPole-v1", LOGS), "read it with psiphi.Demonstrations.read"),
-        (lambda: psiphi.BC().fit(LOGS), "read it with psiphi.Demonstrations.read"),
         (lambda: psiphi.BC().fit(demos(), 0), "updates is 0, expected at least 1"),
         (lambda: psiphi.DQN("CartPole-v1").learn(0), "total_timesteps is 0, expected at least 1"),
         (lambda: psiphi.BC().predict(PLACES), "This BC has learned nothing yet"),

@@ -141,6 +141,26 @@ def test_configs_of_rows_say_what_the_learner_saw():
     assert (small["learner"]["steps"], small["episodes"], small["updates"]) == (100, 3, 5)
 
 
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, "50,048, random and reward-free"),
+        ({"agent.cross_policy_on": "pooled"}, "none"),
+        ({"agent.cross_policy": 0.0, "agent.sparsity": 0.0}, "none"),
+        ({"agent.cross_policy": 0.0}, "50,048, random and reward-free"),
+    ],
+    ids=str,
+)
+def test_itd_says_which_steps_it_looked_at(changes, steps):
+    run = training.completed(training.changed(training.default_run("itd", "coingrid"), changes))
+    assert runs.saw(run) == ["3,000 episodes of each of 2", steps, "none"]
+
+
+def test_who_is_paid_says_so():
+    run = training.completed(training.default_run("psiphi", "coingrid", task="R-G"))
+    assert runs.saw(run)[1:] == ["8,192", "of its own task"] and runs.described(run)["task"] == "R-G"
+
+
 # --- Few-shot ------------------------------------------------------------------------------------------------------------
 
 

@@ -118,15 +118,12 @@ def test_a_value_that_is_not_finite_is_counted_not_averaged(tmp_path):
     assert row(page, "paper's losses, ego on R+G", "What was inferred")[0] == "not finite"
 
 
-def test_what_was_seen_is_said():
-    def seen(**changes) -> list[str]:
-        return report._seen({**CONFIG, **changes}, 42048)
-
-    assert seen() == ["3,000 episodes of each of 2", "42,048, random and reward-free", "none"]
-    assert seen(itd={"cross_policy": 10.0, "sparsity": 0.3, "cross_policy_on": "pooled"})[1] == "none"
-    assert seen(itd={"cross_policy": 0.0, "sparsity": 0.0, "cross_policy_on": "experience"})[1] == "none"
-    assert seen(itd={"cross_policy": 0.0, "sparsity": 0.3, "cross_policy_on": "experience"})[1] != "none"
-    assert seen(ego_task=[1, 1, 0])[1:] == ["42,048", "of its own task, weights 1, 1, 0 for red, green, yellow"]
+def test_what_was_seen_is_said(tmp_path):
+    """In the words of the cells' configs, which are a stranger's as far as the page is concerned."""
+    words = ["3,000 episodes of each of 2", "42,048, random and reward-free", "none | <b>"]
+    cells.append(tmp_path, [cell("table-2", "psiphi", Figure("r2", "R"), 0.5, config={**CONFIG, "saw": words})])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert "| psiphi (default) | 3,000 episodes of each of 2 | 42,048, random and reward-free | none \\| " in page and "<b>" not in page
 
 
 def test_commands_commits_and_seeds_are_said_once_each(tmp_path):
