@@ -276,7 +276,7 @@ def _some(steps: int, seed: int) -> np.ndarray:
 
 def _as_seen(known: Known, obs: np.ndarray) -> np.ndarray:
     """Observations as rows of standardised numbers."""
-    from psiphi.api.lens import look
+    from psiphi.lens import look
 
     lens = known.lens
     seen = look(obs, lens.mean, lens.scale, lens.layout, lens.standardise)
