@@ -46,6 +46,7 @@ def world_of(env: Any) -> World:
 def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
     """What makes the environment. A function's module is imported, which runs it: only names that the user typed come here."""
     if ":" not in name:
+        _registered(name)
         return partial(gymnasium.make, name)
     module, _, function = name.partition(":")
     if module not in sys.modules and "" not in sys.path:
@@ -61,6 +62,22 @@ def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
     if not callable(found):
         raise UserError(f"{name!r} is not an environment: {function!r} is no function of the module {module!r}.")
     return found  # pyright: ignore[reportReturnType] - what it makes is looked at when it is made
+
+
+REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py"}
+"""Ids that Gymnasium knows once a package is imported, by how they begin."""
+
+
+def _registered(name: str) -> None:
+    """Import the package that an id belongs to, if it is one of those that are known here."""
+    for beginning, package in REGISTERED_BY.items():
+        if name.startswith(beginning) and name not in gymnasium.registry:
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise UserError(f"The environment {name!r} belongs to the package {package}, which is not installed here.") from error
+            if package == "ale_py":
+                gymnasium.register_envs(sys.modules[package])
 
 
 def with_numbers(maker: Callable[..., gymnasium.Env[Any, Any]], name: str) -> Makes:
