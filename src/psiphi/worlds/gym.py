@@ -126,20 +126,21 @@ class Numbers(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.Recor
         gymnasium.ObservationWrapper.__init__(self, env)
         seen = env.observation_space
         assert isinstance(seen, spaces.Dict)
-        self._part = spaces.Dict(
-            {key: space for key, space in seen.spaces.items() if space.is_np_flattenable and not isinstance(space, spaces.Text)}
-        )
+        numbers = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+        self._part = spaces.Dict({key: space for key, space in seen.spaces.items() if isinstance(space, numbers)})
         self.left_out = tuple(key for key in seen.spaces if key not in self._part.spaces)
         if not self._part.spaces:
             raise UserError(f"The observations are {seen}, expected at least one entry that is numbers.")
         key, only = next(iter(self._part.spaces.items()))
         self._only = key if len(self._part.spaces) == 1 and isinstance(only, spaces.Box) else None
-        self.observation_space = only if self._only else spaces.flatten_space(self._part)
+        flat = spaces.flatten_space(self._part)
+        assert isinstance(flat, spaces.Box)
+        self.observation_space = only if self._only else spaces.Box(-np.inf, np.inf, flat.shape, np.float32)
 
     def observation(self, observation: Any) -> np.ndarray:
         if self._only:
             return observation[self._only]
-        return spaces.flatten(self._part, {key: observation[key] for key in self._part.spaces})  # pyright: ignore[reportReturnType]
+        return np.asarray(spaces.flatten(self._part, {key: observation[key] for key in self._part.spaces}), np.float32)
 
 
 def _drawn(name: str, config: Any, task: str) -> gymnasium.Env[Any, Any]:
