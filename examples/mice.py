@@ -128,8 +128,8 @@ def main(path: Path, mice: tuple[str, ...], updates: int, seed: int) -> psiphi.I
     demos = demonstrations(read(path, mice))
     print(demos)
     train, test = demos.split(held_out=0.2, seed=seed)  # whole bouts
-    config = dataclasses.replace(OFFLINE, cumulants="given", updates=updates, gamma=0.95, sparsity=SPARSITY)
-    itd = psiphi.ITD(config, seed=seed, features=features, refits=1).fit(train, progress=False)
+    config = dataclasses.replace(OFFLINE, cumulants="given", gamma=0.95, sparsity=SPARSITY)
+    itd = psiphi.ITD(config, seed=seed, features=features, refits=1, updates=updates).fit(train, progress=False)
     print(f"Fitted after {time.monotonic() - started:.0f} s")
 
     print(f"\nHeld-out bouts, {len(test):,} steps")

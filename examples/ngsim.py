@@ -95,8 +95,8 @@ def main(path: Path, updates: int, seed: int) -> psiphi.ITD:
     print(f"From the file to demonstrations: {time.monotonic() - started:.1f} s")
     train, test = demos.split(held_out=0.2, seed=seed)  # whole scenes, as the demonstrations know them for groups
 
-    config = dataclasses.replace(OFFLINE, cumulants="given", updates=updates, torso_hidden=(64, 64))
-    itd = psiphi.ITD(config, seed=seed, features=features(demos), refits=2).fit(train, progress=False)
+    config = dataclasses.replace(OFFLINE, cumulants="given", torso_hidden=(64, 64))
+    itd = psiphi.ITD(config, seed=seed, features=features(demos), refits=2, updates=updates).fit(train, progress=False)
     print(f"Fitted after {time.monotonic() - started:.0f} s")
 
     print(f"\nHeld-out scenes, {len(test):,} steps")

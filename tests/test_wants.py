@@ -16,6 +16,7 @@ from psiphi import api, cumulants
 from psiphi.agents import itd, wants
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.itd import chosen_gamma
+from psiphi.api.judging import shown_and_held
 from psiphi.demos.record import record
 from psiphi.errors import UserError
 from psiphi.nets import Committee
@@ -424,3 +425,14 @@ def test_one_agent_alone_and_agents_all_alike_are_told(demos):
 def test_the_config_of_the_paper_has_none_of_it():
     paper = itd.paper(dataclasses.replace(ITDConfig(), cumulants="changes", lapse=0.1))
     assert paper.cumulants == "learned(s,a)" and paper.lapse == 0.0
+
+
+def test_groups_are_never_parted_between_what_is_shown_and_held_out():
+    obs = [np.zeros((4, 2)) + i for i in range(12)]
+    groups = [f"scene {i // 3}" for i in range(12)]
+    who = ["ann"] * 10 + ["bob"] * 2  # bob has too few episodes to be held out by himself
+    logs = psiphi.Demonstrations.from_lists(obs, [np.array([0, 1, 0])] * 12, who, groups=groups)
+    shown, held = shown_and_held(logs, 0.3, 0)
+    assert held is not None and held.num_episodes
+    scenes = [{part.groups[g] for g in part.group} for part in (shown, held)]
+    assert not scenes[0] & scenes[1]

@@ -42,7 +42,9 @@ def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[D
     rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
     if not held_out or not rich:
         return demos, None
-    _, some = demos.split(held_out, seed)
+    rest, some = demos.split(held_out, seed)
+    if demos.group is not None:  # what belongs together stays together, however few episodes an agent has
+        return rest, some
     names = {(demos.agents[k], name) for k, name in zip(some.episodes.agent.tolist(), some.episodes.id.tolist(), strict=True)}
     whose = zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True)
     held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose])

@@ -154,7 +154,7 @@ def rewards_of(itd: psiphi.ITD, demos: Demonstrations, steps: np.ndarray) -> np.
 def telling(demos: Demonstrations, steps: np.ndarray, led: np.ndarray, rewards: np.ndarray) -> Telling:
     known = led if led.shape[1] <= MOST_COLUMNS else led[:, :0]
     acted = demos.action[steps, None] == np.arange(demos.num_actions)
-    names = (*demos.names[: known.shape[1]], *(f"action {a}" for a in range(demos.num_actions)))
+    names = (*demos.names[: known.shape[1]], *demos.action_names)
     return Telling(names, correlations(rewards, np.hstack([known, acted])), telling_pair(known, rewards))
 
 

@@ -46,6 +46,7 @@ def world_of(env: Any) -> World:
 def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
     """What makes the environment. A function's module is imported, which runs it: only names that the user typed come here."""
     if ":" not in name:
+        _registered(name)
         return partial(gymnasium.make, name)
     module, _, function = name.partition(":")
     if module not in sys.modules and "" not in sys.path:
@@ -61,6 +62,22 @@ def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
     if not callable(found):
         raise UserError(f"{name!r} is not an environment: {function!r} is no function of the module {module!r}.")
     return found  # pyright: ignore[reportReturnType] - what it makes is looked at when it is made
+
+
+REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py"}
+"""Ids that Gymnasium knows once a package is imported, by how they begin."""
+
+
+def _registered(name: str) -> None:
+    """Import the package that an id belongs to, if it is one of those that are known here."""
+    for beginning, package in REGISTERED_BY.items():
+        if name.startswith(beginning) and name not in gymnasium.registry:
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise UserError(f"The environment {name!r} belongs to the package {package}, which is not installed here.") from error
+            if package == "ale_py":
+                gymnasium.register_envs(sys.modules[package])
 
 
 def with_numbers(maker: Callable[..., gymnasium.Env[Any, Any]], name: str) -> Makes:
@@ -109,20 +126,21 @@ class Numbers(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.Recor
         gymnasium.ObservationWrapper.__init__(self, env)
         seen = env.observation_space
         assert isinstance(seen, spaces.Dict)
-        self._part = spaces.Dict(
-            {key: space for key, space in seen.spaces.items() if space.is_np_flattenable and not isinstance(space, spaces.Text)}
-        )
+        numbers = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+        self._part = spaces.Dict({key: space for key, space in seen.spaces.items() if isinstance(space, numbers)})
         self.left_out = tuple(key for key in seen.spaces if key not in self._part.spaces)
         if not self._part.spaces:
             raise UserError(f"The observations are {seen}, expected at least one entry that is numbers.")
         key, only = next(iter(self._part.spaces.items()))
         self._only = key if len(self._part.spaces) == 1 and isinstance(only, spaces.Box) else None
-        self.observation_space = only if self._only else spaces.flatten_space(self._part)
+        flat = spaces.flatten_space(self._part)
+        assert isinstance(flat, spaces.Box)
+        self.observation_space = only if self._only else spaces.Box(-np.inf, np.inf, flat.shape, np.float32)
 
     def observation(self, observation: Any) -> np.ndarray:
         if self._only:
             return observation[self._only]
-        return spaces.flatten(self._part, {key: observation[key] for key in self._part.spaces})  # pyright: ignore[reportReturnType]
+        return np.asarray(spaces.flatten(self._part, {key: observation[key] for key in self._part.spaces}), np.float32)
 
 
 def _drawn(name: str, config: Any, task: str) -> gymnasium.Env[Any, Any]:
