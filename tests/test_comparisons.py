@@ -49,7 +49,7 @@ def test_every_curve_has_the_same_steps_to_learn_from(method):
     for variant in CURVES.variants:
         run = training.completed(runs.run_of(CURVES, variant, method, Effort(steps=5_000)))
         json.dumps(runs.described(run))
-        assert run.evaluate_every == runs.EVALUATE_EVERY and coingrid.weights_of(run.task) == coingrid.weights_of(variant.task or "")
+        assert run.evaluate_every == 256 and coingrid.weights_of(run.task) == coingrid.weights_of(variant.task or "")
         if method.algorithm == "bc":  # it takes none at all
             assert (run.steps, training.loop_of(run).rollout_length) == (0, 1) and not training.acts(run)
             continue
@@ -57,10 +57,10 @@ def test_every_curve_has_the_same_steps_to_learn_from(method):
         loop = training.loop_of(run)
         assert 5_000 <= loop.env_steps(loop.iterations) < 5_000 + loop.num_envs * loop.rollout_length
         if method.algorithm == "psiphi":
-            rounds = run.study + (5_000 - runs.RANDOM_STEPS) // 8
+            rounds = run.study + (5_000 - 512) // 8
             assert loop.iterations == rounds and loop.updates_per_rollout == 2
             assert run.agent.itd.sparsity_ramp == run.study / rounds
-        assert run.prefill_steps == runs.RANDOM_STEPS
+        assert run.prefill_steps == 512
 
 
 def test_a_curve_yields_its_figures_and_keeps_itself(monkeypatch):

@@ -227,7 +227,7 @@ def test_every_row_runs(name, monkeypatch):
     monkeypatch.setattr(measures, "JUDGED", 8)
     unit = Unit(ROUNDABOUT, METHODS[name], 1000)
     few = Effort(steps=4_160 if name == "sqil" else 320, episodes=4, updates=4)
-    done = measures.imitate(TABLE_1, unit, [unit.method], few, dict.fromkeys(WORLD.exits, 20.0))
+    done = measures.HOW[unit.method.how](TABLE_1, unit, [unit.method], few, dict.fromkeys(WORLD.exits, 20.0))
     assert isinstance(done, Done) and set(done.figures) == ({"itd", "itd-policy"} if name == "itd" else {name})
     for figures in done.figures.values():
         returns = {figure.task: value for figure, value, _ in figures if figure.metric == "return"}
