@@ -196,7 +196,7 @@ def logs_alone() -> str:
                 paid = [score["default"] for score in scores]
                 rest = [f"{np.mean([score[name] for score in scores]):.2f}" for name in ("imitation", "maxent")]
                 seeds = len({cell["seed"] for cell in mine})
-                rows.append([LOGS.get(world, world) + suffix, f"{np.mean(paid):.2f}", f"{min(paid):.2f}", *rest, f"{seeds}"])
+                rows.append([f"{LOGS.get(world, world)}{suffix}", f"{np.mean(paid):.2f}", f"{min(paid):.2f}", *rest, f"{seeds}"])
     return markdown(["world", "planner, mean", "planner, worst agent", "imitation", "MaxEnt, told the features", "seeds"], rows)
 
 
