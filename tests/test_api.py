@@ -373,7 +373,7 @@ def test_a_strange_manifest_is_refused_in_one_sentence(itd, tmp_path, change, se
 def test_what_is_written_is_what_the_manifest_is_read_as(itd, tmp_path):
     itd.save(tmp_path)
     got = files.read(tmp_path)
-    assert got.config == itd._used and got.known.lens.standardise and got.seed == 0
+    assert got.known is not None and got.config == itd._used and got.known.lens.standardise and got.seed == 0
 
 
 # --- Errors --------------------------------------------------------------------------------------------------------------------

@@ -10,26 +10,24 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 import psiphi
-from psiphi import checkpoint, cli
-from psiphi.agents import itd
+import tiny
+from psiphi import checkpoint, cli, training
+from psiphi.agents import ALGORITHMS, itd
 from psiphi.agents import psiphi as psiphi_agent
 from psiphi.arguments import parsed
+from psiphi.cli import ask
+from psiphi.cli import train as cli_train
 from psiphi.errors import UserError
-from psiphi.experiments import coingrid as experiment
-from psiphi.experiments import demo, models, paper, train
-from psiphi.experiments.coingrid import Setting
+from psiphi.experiments import demo, paper
+from psiphi.training import Run
+from psiphi.worlds.coingrid import weights_of
 
-TINY = (
-    "--world.size 5 --world.coins 1 1 0 --world.max-steps 8 --itd.torso-hidden 8 --itd.phi-hidden 8 --itd.psi-hidden 8 --itd.batch 4 "
-    "--itd.cross-batch 4 --num-envs 2 --itd.replay-size 64 --prefill-steps 8 --updates 2 --episodes 4 --quiet"
-).split()
+TINY = tiny.flags("itd")
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -57,12 +55,15 @@ def test_help_loads_nothing_heavy_and_takes_well_under_a_second():
 def test_help_and_version_are_there(capsys):
     for arguments in ([], ["--help"], ["-h"]):
         code, out, _ = run(capsys, *arguments)
-        assert code == 0 and all(re.search(rf"^  {name} ", out, re.M) for name in [*cli.COMMANDS, "train", "demos"])
+        assert code == 0 and all(re.search(rf"^  {name} ", out, re.M) for name in cli.COMMANDS)
     assert run(capsys, "--version") == (0, f"psiphi {psiphi.__version__}\n", "")
     assert "itd" in run(capsys, "train", "--help")[1]
 
 
-@pytest.mark.parametrize("command", [*cli.COMMANDS, *(f"train {name}" for name in cli.ALGORITHMS)])
+WITH_FLAGS = [name for name, command in cli.COMMANDS.items() if command.flags is not None] + ["infer"]
+
+
+@pytest.mark.parametrize("command", [*WITH_FLAGS, *(f"train {name}" for name in ALGORITHMS)])
 def test_every_flag_of_every_command_is_explained(capsys, command):
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0 and f"psiphi {command}" in out
@@ -83,38 +84,41 @@ def test_python_m_psiphi_is_psiphi():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("fly", "'fly' is not a command; expected was train, demos, infer, demo"),
-        ("train", "given 'nothing'; expected was one of itd, psiphi, dqn"),
-        ("train a2c", "given 'a2c'; expected was one of itd, psiphi, dqn"),
-        ("train itd --env mars", "'mars' is not an environment; expected was one of coingrid, coingrid-25"),
-        ("train itd --preset best", "preset is 'best'; expected was default or paper"),
-        ("train itd --itd.beta hot", "--itd.beta.*'hot'; see psiphi train itd --help"),
+        ("fly", "'fly' is not a command; expected one of demo, train, demos, infer"),
+        ("train a2c", "'a2c' is not an algorithm; expected one of itd, psiphi, dqn"),
+        ("train itd --env mars", "'mars' is not a world; expected one of coingrid, coingrid-25, .*CartPole-v1, or module:function"),
+        ("train itd --preset best", "preset is 'best', expected default or paper"),
+        ("train itd --agent.beta hot", "--agent.beta.*'hot'; see psiphi train itd --help"),
         ("train itd --seed", "--seed"),
-        ("train itd --itd.warp 9", "Unrecognized options: --itd.warp"),
-        ("train itd --itd.torso eyes", "'eyes'.*egocentric"),
+        ("train itd --agent.warp 9", "Unrecognized options: --agent.warp"),
+        ("train itd --agent.torso eyes", "'eyes'.*egocentric"),
         ("train itd --world.size 1", "size is 1"),
         ("train itd --episodes 0 --out {tmp}/run", "episodes is 0, expected at least 1"),
-        ("evaluate {tmp}/nowhere", "nowhere does not exist; expected was the directory of a trained model"),
+        ("evaluate {tmp}/nowhere", "nowhere does not exist, expected the directory of a trained model"),
         ("evaluate {tmp}", "not a complete checkpoint"),
         ("evaluate {tmp} --episodes 0", "episodes is 0, expected at least 1"),
-        ("adapt", "Missing from psiphi adapt: PATH --task"),
+        ("adapt", "Missing from psiphi adapt: PATH"),
+        ("adapt {tmp}/nowhere", "needs either --task or --from"),
+        ("adapt {tmp}/nowhere --task R --from {tmp}/x.csv", "needs either --task or --from"),
         ("adapt {tmp}/nowhere --task R-G", "does not exist"),
-        ("adapt {tmp}/nowhere --task -R+Z", "'-R[+]Z' is not a CoinGrid task"),
-        ("adapt {tmp}/nowhere --task 1,2", "'1,2' is not a task; expected were three numbers"),
-        ("adapt {tmp}/nowhere --task 1,nan,0", "finite"),
+        ("train dqn --task -R+Z", "'-R[+]Z' is not a CoinGrid task"),
+        ("train dqn --task 1,2", "'1,2' is not a task; expected three numbers"),
+        ("train dqn --task 1,nan,0", "finite"),
+        ("watch {tmp}/nowhere", "does not exist"),
         ("adapt {tmp}/nowhere --task R-G --shots many", "--shots.*'many'"),
         ("reproduce", "Missing from psiphi reproduce: STR"),
-        ("reproduce table-9", "'table-9' is not something to reproduce; expected was one of table-1, table-2"),
+        ("reproduce table-9", "'table-9' is not something to reproduce; expected one of table-1, table-2"),
         ("reproduce table-2 --seeds 0", "seeds is 0"),
         ("reproduce table-2 --seeds 1.5", "--seeds.*'1.5'"),
         ("reproduce table-2 --first-seed -1", "first_seed is -1"),
         ("reproduce table-2 --jobs 0", "jobs is 0"),
         ("reproduce table-2 --updates 0", "updates is 0"),
-        ("reproduce table-2 --methods magic", "no method magic; expected were some of psiphi"),
+        ("reproduce table-2 --methods magic", "no method magic; expected some of psiphi"),
         ("report {tmp}", "nothing to report"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence_without_a_traceback(capsys, tmp_path, arguments, sentence):
+def test_a_mistake_is_told_in_one_sentence_without_a_traceback(capsys, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, *arguments.format(tmp=tmp_path).split())
     assert code == 2 and out == ""
     assert err.count("\n") == 1 and err.startswith("psiphi: ") and re.search(sentence, err), err
@@ -123,7 +127,7 @@ def test_a_mistake_is_told_in_one_sentence_without_a_traceback(capsys, tmp_path,
 SLEEPER = """
 import time
 from psiphi import cli
-cli.COMMANDS["demo"] = (cli.Demo, lambda _: print("here", flush=True) or time.sleep(60))
+cli.COMMANDS["demo"] = cli.Command("", lambda _: print("here", flush=True) or time.sleep(60), cli.Demo)
 cli.main(["demo"])
 """
 
@@ -142,35 +146,69 @@ def test_an_interrupted_command_says_so_and_exits_by_convention(signum):
 # --- Flags ---------------------------------------------------------------------------------------------------------------
 
 
-def flags(*arguments: str):
-    algorithm, *rest = arguments
-    default = train.defaults(algorithm, cli._given(rest, "--preset", "default"), cli._given(rest, "--env", "coingrid"))  # type: ignore[arg-type]
-    return parsed(type(default), rest, "psiphi train", default=default)
+def flags(name: str, *rest: str) -> Run:
+    return cli_train.as_run(name, cli_train.parse(name, rest).run)
 
 
 def test_flags_start_from_the_preset_and_the_environment():
-    assert flags("itd").setting == train._as(train.ITDSetting, Setting())
-    paper_flags = flags("psiphi", "--preset=paper", "--env", "coingrid-25", "--itd.batch", "7", "--ego.n-step", "3")
-    assert paper_flags.setting.itd == replace(itd.paper(), batch=7)
-    assert paper_flags.setting.world.num_layouts == 25
-    assert train._as(psiphi_agent.PsiPhiConfig, paper_flags.setting.ego) == replace(psiphi_agent.paper(), n_step=3)
-    assert paper_flags.run.out == Path("runs/psiphi-coingrid-25-paper")
+    assert flags("itd") == training.default_run("itd", "coingrid")
+    made = ["--preset=paper", "--env", "coingrid-25", "--agent.itd.batch", "7", "--agent.n-step", "3"]
+    asked = flags("psiphi", *made)
+    assert asked.agent == replace(psiphi_agent.paper(), n_step=3, itd=replace(itd.paper(), batch=7))
+    assert asked.world.num_layouts == 25 and asked.env == "coingrid-25"
+    assert cli_train.parse("psiphi", made).keeping.out == Path("runs/psiphi-coingrid-25-paper")
+    cartpole = cli_train.parse("dqn", ["--env", "CartPole-v1", "--steps", "99"])
+    assert cartpole.run.world is None and cartpole.run.steps == 99 and cartpole.keeping.out == Path("runs/dqn-CartPole-v1")
 
 
-def test_every_field_of_the_settings_is_a_flag(capsys):
+def test_steps_or_updates_whichever_is_given():
+    by_updates, by_steps = flags("itd", "--updates", "7"), flags("itd", "--steps", "70")
+    assert (by_updates.steps, by_updates.updates) == (0, 7) and (by_steps.steps, by_steps.updates) == (70, 0)
+
+
+def test_every_field_of_the_run_is_a_flag(capsys):
     out = run(capsys, "train", "psiphi", "--help")[1]
-    wanted = [f"--itd.{name}" for name in itd.ITDConfig.__dataclass_fields__]
-    wanted += [f"--ego.{name}" for name in psiphi_agent.PsiPhiConfig.__dataclass_fields__ if name != "itd"]
-    wanted += [f"--{name}" for name in Setting.__dataclass_fields__ if name not in ("itd", "ego", "world", "few_shot")]
+    wanted = [f"--agent.itd.{name}" for name in itd.ITDConfig.__dataclass_fields__]
+    wanted += [f"--agent.{name}" for name in psiphi_agent.PsiPhiConfig.__dataclass_fields__ if name != "itd"]
+    wanted += [f"--{name}" for name in Run.__dataclass_fields__ if name not in ("algorithm", "agent", "world")]
     assert [flag for flag in wanted if flag.replace("_", "-") not in out] == []
-    assert "--ego.itd" not in out, "ITD's settings are there once"
-    assert "--ego" not in run(capsys, "train", "itd", "--help")[1]
+    assert "--world.num-layouts" in out and "--algorithm" not in out
+    assert "--agent.itd." not in run(capsys, "train", "itd", "--help")[1]
+
+
+def test_a_dry_run_prints_every_setting_and_writes_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "train", "sqil", "--env", "roundabout", "--dry-run")
+    found = json.loads(out)
+    assert code == 0 and found == cli_train.described(training.completed(training.default_run("sqil", "roundabout")))
+    assert found["task"] == "wxr" and found["agent"]["dqn"]["gamma"] == 0.95
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_a_reproduction_lists_every_training_and_what_it_cost(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "reproduce", "all", "--dry-run", "--json", "--seeds", "2")
+    rows = json.loads(out)
+    assert code == 0 and {row["experiment"] for row in rows} == set(paper.EXPERIMENTS)
+    assert all(row["missing"] == row["trainings"] == 2 and row["config"]["saw"] and row["wall_s"] is None for row in rows)
+    assert list(tmp_path.iterdir()) == []
+    text = run(capsys, "reproduce", "table-2", "--dry-run")[1]
+    assert "trainings are missing" in text and "table-2" in text
+
+
+def test_what_there_is_is_listed(capsys):
+    worlds = json.loads(run(capsys, "worlds", "--json")[1])
+    assert worlds["coingrid"]["tasks"] == list(paper.TASKS) and worlds["coingrid"]["demonstrators"] == ["R", "G"]
+    assert worlds["highway-multi-task"]["demonstrations"] == ["recorded", "online", "FILE", "none"]
+    assert worlds["coingrid"]["demonstrations"] == ["recorded", "FILE", "none"]
+    assert "CartPole-v1" in run(capsys, "worlds")[1] and "Behaviour cloning" in run(capsys, "algorithms")[1]
 
 
 def test_a_task_may_begin_with_a_minus():
     for given in (["--task", "-R+G"], ["--task=-R+G"]):
-        assert parsed(cli.Adapt, ["model", *given], "psiphi adapt").task == "-R+G"
-    assert models.task("1,-1,0") == (1.0, -1.0, 0.0) == models.task("R-G")
+        assert parsed(ask.Adapt, ["model", *given], "psiphi adapt").task == "-R+G"
+    assert flags("dqn", "--task", "-R+G").task == "-R+G"
+    assert weights_of("1,-1,0") == (1.0, -1.0, 0.0) == weights_of("R-G")
 
 
 # --- Train, evaluate, adapt, demo -----------------------------------------------------------------------------------------
@@ -188,53 +226,74 @@ def trained(tmp_path_factory) -> Path:
 
 def test_a_run_leaves_what_was_asked_what_came_out_and_the_model(trained):
     assert {file.name for file in trained.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint", "model"}
-    assert json.loads((trained / "config.json").read_text())["setting"]["updates"] == 2
+    assert json.loads((trained / "config.json").read_text())["run"]["updates"] == 4
     meta = checkpoint.read_meta(trained / "model")
-    assert (meta["env"], meta["seed"], meta["setting"]["episodes"]) == ("coingrid", 0, 4)
+    assert (meta["algorithm"], meta["run"]["env"], meta["run"]["seed"], meta["run"]["episodes"]) == ("itd", "coingrid", 0, 4)
 
 
 def test_the_same_command_again_does_nothing_and_another_one_is_refused(trained, capsys):
     before = (trained / "metrics.jsonl").read_bytes()
     assert run(capsys, "train", "itd", "--out", str(trained), *TINY)[0] == 0
     assert (trained / "metrics.jsonl").read_bytes() == before
-    code, _, err = run(capsys, "train", "itd", "--out", str(trained), *TINY, "--itd.beta", "3")
-    assert code == 2 and "setting.itd.beta = 20.0, but 3.0 was asked for" in err
+    code, _, err = run(capsys, "train", "itd", "--out", str(trained), *TINY, "--agent.beta", "3")
+    assert code == 2 and "run.agent.beta = 20.0, but 3.0 was asked for" in err
 
 
 def test_a_model_is_rebuilt_from_its_directory_alone(trained):
-    model, setting, env, seed = models.load(trained)
-    assert (env, seed, setting.world.size, setting.episodes, setting.ego) == ("coingrid", 0, 5, 4, None)
+    model = psiphi.load(trained)
+    assert isinstance(model, psiphi.ITD) and model.agents == ("R", "G") and model.seed == 0
     stored = checkpoint.load_arrays(trained / "model")
-    assert np.array_equal(stored["w"], np.asarray(model.w)) and np.array_equal(stored["units"], np.asarray(model.units))
-
-
-def test_a_model_from_before_keeps_what_its_agents_config_said_of_the_run(trained, tmp_path):
-    shutil.copytree(trained / "model", tmp_path / "model")
-    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
-    setting = manifest["meta"]["setting"]
-    setting["itd"] |= {"updates": setting.pop("updates"), "num_envs": setting.pop("num_envs")}
-    (tmp_path / "model" / "manifest.json").write_text(json.dumps(manifest))
-    assert models.load(tmp_path).setting == models.load(trained).setting
+    known = model._trained().model
+    assert np.array_equal(stored["model.w"], np.asarray(known.w)) and np.array_equal(stored["model.units"], np.asarray(known.units))
 
 
 def test_evaluate(trained, capsys):
     code, out, _ = run(capsys, "evaluate", str(trained), "--episodes", "4", "--json")
     found = json.loads(out)
-    assert code == 0 and found["demonstrators"] == ["R", "G"] and np.shape(found["preferences"]) == (2, 4)
-    assert 0 <= found["accuracy"] <= 1 and found["ceiling_accuracy"] <= 1 and len(found["r2"]) == len(found["planner_return"]) == 2
+    assert code == 0 and {name: row["task"] for name, row in found["policies"].items()} == {"R": "R", "G": "G"}
+    truth = found["truth"]
+    assert truth["demonstrators"] == ["R", "G"] and np.shape(truth["preferences"]) == (2, 4)
+    assert 0 <= truth["accuracy"] <= 1 and truth["ceiling_accuracy"] <= 1 and len(truth["r2"]) == len(truth["planner_return"]) == 2
     out = run(capsys, "evaluate", str(trained / "model"), "--episodes", "4")[1]
-    assert f"held-out accuracy {found['accuracy']:.3f}" in out and "wants R" in out and "φ4" in out
+    assert f"held-out accuracy {truth['accuracy']:.3f}" in out and "wants R" in out and "φ4" in out
 
 
 def test_adapt_and_its_moving_picture(trained, capsys, tmp_path):
     arguments = ["adapt", str(trained), "--task", "-R+G", "--shots", "2", "--repetitions", "3"]
-    found = json.loads(run(capsys, *arguments, "--json")[1])
+    found = json.loads(run(capsys, *arguments, "--json", "--out", str(tmp_path / "re-targeted"))[1])
     assert found["task"] == "-R+G" and len(found["w"]) == 4 and set(found["return"]) == {"0", "2"}
     assert all(abs(value) <= 1 for value in found["normalised_return"].values())
+    assert psiphi.load(tmp_path / "re-targeted").w.shape == (4,)
     out = run(capsys, *arguments, "--gif", str(tmp_path / "new" / "a.gif"))[1]
     assert "2-shot" in out and "a.gif" in out
     with Image.open(tmp_path / "new" / "a.gif") as gif:
         assert gif.format == "GIF" and getattr(gif, "n_frames", 1) > 3
+
+
+def test_adapt_from_rewarded_steps_of_the_users(trained, capsys, tmp_path):
+    """Paid what the model says that G wants, the task is G's."""
+    model = psiphi.load(trained)
+    obs = np.random.default_rng(0).integers(0, 2, (60, 5, 5, 5)).astype(np.uint8)
+    action = np.arange(60) % 3
+    reward = model.reward("G", "wants")(obs, action)
+    np.savez(tmp_path / "steps.npz", obs=obs, action=action, reward=reward)
+    found = json.loads(
+        run(capsys, "adapt", str(trained), "--from", str(tmp_path / "steps.npz"), "--inference", "least-squares", "--json")[1]
+    )
+    assert found["steps"] == 60 and found["explained"] > 0.9
+    paid = model.cumulants(obs)[np.arange(60), action] @ np.asarray(found["w"])
+    np.testing.assert_allclose(paid, reward, atol=0.1 * np.abs(reward).max())
+
+
+def test_watch(trained, capsys, tmp_path):
+    code, out, _ = run(capsys, "watch", str(trained), "--agent", "G", "--out", str(tmp_path / "g.gif"))
+    assert code == 0 and re.search(r"g.gif shows G: \d+ steps, return [+-]", out)
+    with Image.open(tmp_path / "g.gif") as gif:
+        assert gif.format == "GIF"
+    assert "shows these preferences" in run(capsys, "watch", str(trained), "--w", "1", "0", "0", "0", "--out", str(tmp_path / "w.gif"))[1]
+    code, _, err = run(capsys, "watch", str(trained), "--agent", "Z")
+    assert code == 2 and "There is no 'Z' in this model; expected one of R, G" in err
+    assert "expected 4 finite weights" in run(capsys, "watch", str(trained), "--w", "1", "0")[2]
 
 
 def test_a_model_that_does_not_fit_is_refused_in_a_sentence(trained, tmp_path):
@@ -247,42 +306,38 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(trained, tmp_path):
 
     for change, complaint in [
         (lambda meta: meta.update(kind="run"), "not a trained model"),
-        (lambda meta: meta.update(env="mars"), "'mars' is not an environment"),
-        (lambda meta: meta.update(seed="x"), "does not say which environment and seed"),
-        (lambda meta: meta["setting"].update(warp=9), "not a Setting of this version"),
-        (lambda meta: meta["setting"]["itd"].update(beta="hot"), "setting.itd.beta is 'hot'"),
-        (lambda meta: meta["setting"]["world"].update(coins=[1, 1]), "setting.world.coins"),
-        (lambda meta: meta["setting"]["itd"].update(num_cumulants=5), "manifest.json was changed since it was written"),
-        (lambda meta: meta.pop("setting"), "setting is not a Setting"),
+        (lambda meta: meta["run"].pop("env"), "does not say in which world it was trained"),
+        (lambda meta: meta["model"].update(seed="x"), "model.seed is 'x'"),
+        (lambda meta: meta["config"].update(warp=9), "not a ITDConfig of this version"),
+        (lambda meta: meta["config"].update(beta="hot"), "config.beta is 'hot'"),
+        (lambda meta: meta["config"].update(num_cumulants=5), "was changed since it was written"),
+        (lambda meta: meta.pop("config"), "config is not a ITDConfig"),
+        (lambda meta: meta["run"].update(env="roundabout"), "was changed since it was written"),
     ]:
         with pytest.raises(UserError, match=complaint):
-            models.load(with_meta(change))
+            psiphi.load(with_meta(change))
     with pytest.raises(UserError, match="is a checkpoint but not a trained model"):
-        models.load(trained / "checkpoint")
+        psiphi.load(trained / "checkpoint")
 
 
 def test_the_demo_tells_draws_and_is_not_done_twice(trained, capsys, tmp_path, monkeypatch):
-    setting = models.load(trained).setting
-    monkeypatch.setattr(demo, "demo_setting", lambda _: setting)
+    monkeypatch.setattr(demo, "demo_run", lambda quick, seed: training.completed(tiny.run("itd", seed=seed)))
     code, out, _ = run(capsys, "demo", "--quick", "--out", str(tmp_path / "demo"))
     assert code == 0 and all(f"{number}. " in out for number in range(1, 6))
     assert all(task in out for task in paper.TASKS) and "the paper" in out and "-0.4" in out
     for name in ("cumulants.png", "cumulants.html", "retargeted.gif"):
         assert (tmp_path / "demo" / name).stat().st_size > 1000 and name in out
+    assert psiphi.load(tmp_path / "demo").agents == ("R", "G"), "what the demo left can be asked like any model"
     again = run(capsys, "demo", "--quick", "--out", str(tmp_path / "demo"))[1]
     assert "used again" in again and "2. Learning" not in again
 
 
-def test_a_model_with_an_ego_is_kept_and_rebuilt(capsys, tmp_path, monkeypatch):
-    def untrained(setting: Setting, seed: int, **_) -> experiment.Trained:
-        return experiment.Trained(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), models.like(setting)), 24, 1.0, [])
-
-    monkeypatch.setattr(experiment, "train", untrained)
-    arguments = ["train", "psiphi", "--out", str(tmp_path / "run"), *TINY, "--ego.batch", "4", "--ego-task", "1", "-1", "0"]
+def test_a_model_with_an_ego_is_kept_and_rebuilt(capsys, tmp_path):
+    arguments = ["train", "psiphi", "--out", str(tmp_path / "run"), *tiny.flags("psiphi"), "--task", "R-G"]
     assert run(capsys, *arguments)[0] == 0
-    loaded = models.load(tmp_path / "run")
-    assert loaded.model.w.shape == (3, 4) and loaded.setting.ego_task == (1.0, -1.0, 0.0)
-    assert loaded.setting.ego and loaded.setting.ego.batch == 4
+    loaded = psiphi.load(tmp_path / "run")
+    assert isinstance(loaded, psiphi.PsiPhi) and loaded._trained().model.w.shape == (3, 4) and loaded.task == "R-G"
+    assert loaded.config.batch == 4 and loaded._trained().has_ego
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Files whole or not at all, only where psiphi was told, and a sentence for what a disk may do."""
 
-import dataclasses
 import errno
 import os
 import re
@@ -293,7 +292,8 @@ def _runs(pid: int) -> bool:
 
 
 def test_every_training_has_the_flag_for_checkpoints():
-    from psiphi.experiments import train
+    from psiphi.agents import ALGORITHMS
+    from psiphi.cli import train
 
-    assert all(dataclasses.fields(kind) for kind in (train.Run, train.ModelRun))
-    assert train.Run(out=Path("x")).checkpoint_every_s == 30.0
+    assert all(train.parse(name, []).keeping.checkpoint_every_s == 30.0 for name in ALGORITHMS)
+    assert train.parse("dqn", ["--checkpoint-every-s", "0"]).keeping.checkpoint_every_s == 0.0

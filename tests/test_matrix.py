@@ -95,7 +95,8 @@ def test_it_trains_is_saved_loaded_and_asked_and_continues(algorithm, env, cartp
         assert first == rows_of(out)[:1] and again.env_steps == result.env_steps
 
     loaded = psiphi.load(out)
-    assert isinstance(loaded, CLASSES.get(algorithm, {"itd": psiphi.ITD, "psiphi": psiphi.PsiPhi}.get(algorithm, PolicyOf)))
+    kinds: dict[str, Any] = {"itd": psiphi.ITD, "psiphi": psiphi.PsiPhi, **CLASSES}
+    assert isinstance(loaded, kinds.get(algorithm, PolicyOf))
     asked(out, loaded, result)
 
 
@@ -111,7 +112,7 @@ def asked(out: Path, loaded: Any, result: training.Trained) -> None:
     for name, act in there.items():
         action = np.asarray(act(jnp.asarray(obs), jax.random.key(1)))
         assert action.shape == (3,) and action.min() >= 0 and action.max() < spec.num_actions
-        if name != "ego" and isinstance(loaded, psiphi.ITD | psiphi.PsiPhi):
+        if name != "ego" and result.algorithm.successor_features:
             assert loaded.policy(name)(obs).tolist() == action.tolist()
         elif name != "ego":
             assert loaded.predict(obs, agent=name).tolist() == action.tolist()

@@ -151,7 +151,7 @@ def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="nothing to report"):
         report.render(tmp_path)
     cells.append(tmp_path, [cell("table-9", "psiphi", Figure("r2", "R"), 1.0)])
-    with pytest.raises(UserError, match="table-9; expected was one of table-1, table-2"):
+    with pytest.raises(UserError, match="holds cells of table-9, expected those of one of table-1, table-2"):
         report.render(tmp_path)
 
 

@@ -7,15 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from psiphi import report
+import tiny
+from psiphi import report, training
 from psiphi.agents import dqn, together
 from psiphi.envs import roundabout as world_module
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
-from psiphi.experiments import cells, comparisons, paper, reproduce, roundabout
-from psiphi.experiments.paper import ROUNDABOUT
-from psiphi.experiments.roundabout import Setting
-from psiphi.types import Demonstration, Demos, EnvSpec, Pace
+from psiphi.experiments import cells, measures, paper, reproduce, roundabout
+from psiphi.experiments.measures import Done, Unit
+from psiphi.experiments.paper.shared import ROUNDABOUT
+from psiphi.experiments.reproduce import Effort
+from psiphi.experiments.runs import run_of
+from psiphi.training import Run
+from psiphi.types import Demonstration, Demos, EnvSpec, Pace, Transition
+from psiphi.worlds.roundabout import record, toward
 
 TABLE_1 = paper.EXPERIMENTS["table-1"]
 WORLD = RoundaboutConfig()
@@ -37,7 +42,7 @@ def drive(env, world, actions):
 @pytest.fixture(scope="module")
 def told():
     """The world that is told the exit when it is called."""
-    return jax.jit(lambda k, actions: drive(roundabout.toward(WORLD, k), WORLD, actions))
+    return jax.jit(lambda k, actions: drive(toward(WORLD, k), WORLD, actions))
 
 
 IDM = jnp.full(STEPS, -1)
@@ -77,7 +82,7 @@ def test_progress_is_paid_once(told):
 
 
 def test_demonstrations_are_what_each_driver_saw_and_did():
-    demos = roundabout.record(WORLD, jax.random.key(5), 4)
+    demos = record(WORLD, WORLD.exits, 4, 5).demos
     for k in range(2):
         count = int(demos.count[k])
         steps = jax.tree.map(lambda x, k=k, count=count: np.asarray(x[k, :count]), demos.steps)
@@ -93,24 +98,45 @@ def test_demonstrations_are_what_each_driver_saw_and_did():
 # --- Rows ----------------------------------------------------------------------------------------------------------------
 
 
-def test_every_row_of_the_table_has_a_setting():
+METHODS = {method.name: method for method in TABLE_1.methods}
+
+
+def of(name: str, **effort) -> Run:
+    """A row's run."""
+    return training.completed(run_of(TABLE_1, ROUNDABOUT, METHODS[name], Effort(**effort)))
+
+
+def test_every_row_of_the_table_has_a_run():
     for method in TABLE_1.methods:
-        if paper.has(ROUNDABOUT, method):
-            setting = comparisons.setting_of(TABLE_1, ROUNDABOUT, method)
-            assert isinstance(setting, Setting)
-            assert len(comparisons.described(setting)["saw"]) == 3
+        if paper.has(ROUNDABOUT, method) and method.algorithm != "idm":
+            run = of(method.name)
+            assert run.env == "roundabout" and (run.demonstrators == WORLD.exits) == (run.demos == training.RECORDED)
+            assert len(reproduce.config_of(TABLE_1, Unit(ROUNDABOUT, method, 0), Effort())["saw"]) == 3
 
 
-def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner():
-    whole = roundabout.setting_of("itd", steps=10 * 32)
-    assert whole.inference is not None
-    learners, inference = roundabout.pace_of(whole), roundabout.inference_pace(whole)
-    assert (learners.updates, inference.updates) == (10 * whole.updates_per_rollout, 10 * whole.inference.updates_per_rollout)
+def test_what_rows_saw_is_what_the_published_page_says():
+    saw = {name: reproduce.config_of(TABLE_1, Unit(ROUNDABOUT, METHODS[name], 0), Effort())["saw"] for name in ("dqn", "itd", "bc", "idm")}
+    assert saw["dqn"] == ["none", "500,000", "of its own task"] and saw["bc"] == ["500 episodes of each of 2", "none", "none"]
+    assert saw["itd"] == ["500 episodes of each of 2", "200,000 for each reward, which ITD sees", "what ITD inferred"]
+    assert saw["idm"] == ["none: it is who demonstrates", "none", "none"]
+
+
+def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner(monkeypatch):
+    paces = []
+    make, learn = roundabout.itd.make, roundabout.dqn.make
+    monkeypatch.setattr(roundabout.itd, "make", lambda config, spec, agents, pace: paces.append(pace) or make(config, spec, agents, pace))
+    monkeypatch.setattr(roundabout.dqn, "make", lambda config, spec, agents, pace: paces.append(pace) or learn(config, spec, agents, pace))
+    run = of("itd", steps=10 * 32)
+    obs, action = jnp.zeros((2, 3, *tiny.spec_of(run).obs_shape)), jnp.zeros((2, 3), jnp.int32)
+    demos = Demos(Demonstration(obs, action, jnp.ones((2, 3)), obs, action), jnp.array([3, 3]))
+    jax.eval_shape(lambda key: roundabout._learned(run, key, demos), jax.random.key(0))
+    inference, learners = paces
+    assert (learners.updates, inference.updates) == (10 * run.updates_per_rollout, 10 * run.agent.itd_updates) == (30, 20)
     assert inference.num_envs == 2 * learners.num_envs == 64
 
 
 def test_learners_rollouts_are_remembered_side_by_side():
-    rollout = roundabout.Transition(*(jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)[..., : 5 if i == 0 else 1] for i in range(6)))
+    rollout = Transition(*(jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)[..., : 5 if i == 0 else 1] for i in range(6)))
     joined = together.side_by_side(rollout)
     assert joined.obs.shape == (3, 8, 5)
     np.testing.assert_array_equal(joined.obs[1, 5], rollout.obs[1, 1, 1])  # time 1 of the second learner's second environment
@@ -124,7 +150,7 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
         ema=0.1, mirror=False,
     )  # fmt: skip
     obs, nothing = jnp.ones((16, 4, 3)), jnp.zeros((16, 4))
-    own = roundabout.Transition(obs, jnp.zeros((16, 4), jnp.int32), nothing + 9, nothing + 1, obs, nothing > 0)
+    own = Transition(obs, jnp.zeros((16, 4), jnp.int32), nothing + 9, nothing + 1, obs, nothing > 0)
     step = Demonstration(
         jnp.ones((1, 5, 3)), jnp.ones((1, 5), jnp.int32), jnp.ones((1, 5)), jnp.ones((1, 5, 3)), jnp.ones((1, 5), jnp.int32)
     )
@@ -134,10 +160,9 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
 
     @jax.jit
     def learned():
-        agent = dqn.make(config, spec, 0, pace)
-        how = together.learning(config, spec, pace)
+        agent, how = dqn.make(config, spec, 0, pace), together.learning(config, spec, pace)
         wanted = lambda steps: jnp.where(steps.action == 1, 2.0, -1.0)  # noqa: E731
-        update = lambda state, key: (together.on_both(how, state, shown, wanted, key)[0], None)  # noqa: E731
+        update = lambda state, key: together.on_both(how, state, shown, wanted, key)  # noqa: E731
         start = agent.observe(agent.init(jax.random.key(0), None), own)
         return jax.lax.scan(update, start, jax.random.split(jax.random.key(1), 200))[0].net(jnp.ones((1, 3)))
 
@@ -145,19 +170,22 @@ def test_a_learner_on_inferred_rewards_learns_from_both_halves_of_its_batch():
 
 
 def test_effort_reaches_what_it_names():
-    setting = roundabout.setting_of("itd", steps=7, episodes=3)
-    assert (setting.steps, setting.episodes) == (7, 3)
-    assert roundabout.setting_of("bc", updates=2).updates == 2
+    run = of("itd", steps=7, episodes=3)
+    assert (run.steps, run.episodes) == (7, 3)
+    assert of("bc", updates=2).updates == 2
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: roundabout.setting_of("airl"), "Roundabout has no row for 'airl'; expected was one of dqn, itd, bc, sqil, gail, idm."),
-        (lambda: Setting(episodes=0), "episodes is 0, expected at least 1."),
+        (
+            lambda: run_of(TABLE_1, ROUNDABOUT, paper.Method("airl", "", how="imitate", algorithm="airl"), Effort()),
+            "Roundabout has no row for 'airl', expected one of dqn, itd, bc, sqil, gail.",
+        ),
+        (lambda: dataclasses.replace(of("bc"), episodes=0), "episodes is 0, expected at least 1."),
         (
             lambda: reproduce.units(TABLE_1, [0], envs=["motorway"]),
-            "table-1 has no env motorway; expected were some of coingrid, roundabout.",
+            "table-1 has no env motorway; expected some of coingrid, roundabout.",
         ),
     ],
 )
@@ -176,11 +204,13 @@ def test_controls_are_of_coingrid_alone_and_idm_of_roundabout():
 def test_from_returns_to_the_page(tmp_path, monkeypatch):
     returns = {"dqn": 20.0, "bc": 18.0, "itd": 19.0, "idm": 21.0}
 
-    def imitate(setting, method, seed):
-        by_exit = dict.fromkeys(WORLD.exits, returns[method])
-        return roundabout.Done({method: by_exit} | ({"itd-policy": by_exit} if method == "itd" else {}), 7, 2.0)
+    def imitated(what, unit, *_):
+        by_exit = dict.fromkeys(WORLD.exits, returns[unit.method.name])
+        return {unit.method.name: by_exit}, 7, 2.0
 
-    monkeypatch.setattr(roundabout, "imitate", imitate)
+    monkeypatch.setattr(measures, "_imitated", imitated)
+    monkeypatch.setattr(roundabout, "together", lambda *_: (dict.fromkeys(("itd", "itd-policy"), dict.fromkeys(WORLD.exits, 19.0)), 7, 2.0))
+    monkeypatch.setattr(roundabout, "idm_returns", lambda *_: dict.fromkeys(WORLD.exits, 21.0))
     directory = reproduce.reproduce("table-1", tmp_path, [1000], methods=["bc", "itd", "idm"], envs=["roundabout"])
     found = {(cell["method"], cell["metric"], cell["task"]): cell["value"] for cell in cells.read(directory)}
     assert ("dqn", "normalised_return", "exr") not in found and found["dqn", "return", "nxr"] == 20.0
@@ -192,14 +222,15 @@ def test_from_returns_to_the_page(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["dqn", "itd", "bc", "sqil", "gail", "idm"])
-def test_every_row_runs(algorithm):
-    setting = dataclasses.replace(roundabout.setting_of(algorithm, steps=320, episodes=4, updates=4), prefill_steps=256, judged=8)
-    if setting.inference is not None:
-        setting = dataclasses.replace(setting, inference=dataclasses.replace(setting.inference, updates_per_rollout=2))
-    done = roundabout.imitate(setting, algorithm, 1000)
-    assert set(done.returns) == ({"itd", "itd-policy"} if algorithm == "itd" else {algorithm})
-    for returns in done.returns.values():
-        assert set(returns) == set(WORLD.exits) and np.isfinite(list(returns.values())).all()
-    if algorithm == "idm":
-        assert min(done.returns["idm"].values()) > 25, "IDM arrives"
+@pytest.mark.parametrize("name", ["dqn", "itd", "bc", "sqil", "gail", "idm"])
+def test_every_row_runs(name, monkeypatch):
+    monkeypatch.setattr(measures, "JUDGED", 8)
+    unit = Unit(ROUNDABOUT, METHODS[name], 1000)
+    few = Effort(steps=4_160 if name == "sqil" else 320, episodes=4, updates=4)
+    done = measures.imitate(TABLE_1, unit, [unit.method], few, dict.fromkeys(WORLD.exits, 20.0))
+    assert isinstance(done, Done) and set(done.figures) == ({"itd", "itd-policy"} if name == "itd" else {name})
+    for figures in done.figures.values():
+        returns = {figure.task: value for figure, value, _ in figures if figure.metric == "return"}
+        assert set(returns) == {*WORLD.exits, paper.ALL} and np.isfinite(list(returns.values())).all()
+        if name == "idm":
+            assert min(returns.values()) > 25, "IDM arrives"

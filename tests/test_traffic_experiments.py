@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import jax
@@ -11,16 +12,19 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from psiphi import replay
-from psiphi.agents import algorithm_of, bc, watching
+import tiny
+from psiphi import films, replay, training, worlds
+from psiphi.agents import ALGORITHMS, bc, watching
 from psiphi.agents.bc import BCConfig
-from psiphi.envs import highway
-from psiphi.envs.highway import goal
 from psiphi.errors import UserError
-from psiphi.experiments import paper, reproduce, traffic
-from psiphi.experiments.films import film
+from psiphi.experiments import paper, reproduce
+from psiphi.experiments.reproduce import Effort
+from psiphi.experiments.runs import run_of, saw
+from psiphi.films import film
 from psiphi.loops import runs, scan
+from psiphi.training import NONE, Run, completed
 from psiphi.types import Demonstration, Env, EnvSpec, Pace, TimeStep
+from psiphi.worlds import highway, roundabout
 
 FIGURE_3 = paper.EXPERIMENTS["figure-3"]
 
@@ -119,34 +123,54 @@ def test_an_interrupted_run_continues_with_what_it_was_shown(tmp_path, monkeypat
 
 # --- Settings ------------------------------------------------------------------------------------------------------------
 
+MULTI = next(variant for variant in FIGURE_3.variants if variant.name == "highway-multi-task")
+
+
+def of(name: str, variant: paper.Variant = MULTI, **effort) -> Run:
+    """A method's run in a panel."""
+    (method,) = [method for method in FIGURE_3.methods if method.name == name]
+    return completed(run_of(FIGURE_3, variant, method, Effort(**effort)))
+
+
+def num_demonstrators(run: Run) -> int:
+    """How many a run tells apart."""
+    world = worlds.find(run.env)
+    shown = training.shown_to(run, world, tiny.spec_of(run), None)
+    assert (shown.watch is None) == (shown.demos is None), "on the road, all that is shown is shown online"
+    return len(shown.agents)
+
 
 @pytest.mark.parametrize("variant", FIGURE_3.variants, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("method", FIGURE_3.methods, ids=lambda method: method.name)
-def test_every_method_has_a_setting_in_every_panel(variant, method):
-    setting = traffic.setting_of(variant.name, method.algorithm, method.changes, steps=10_000)
-    loop = traffic.loop_of(setting, 1)
-    assert loop.env_steps(loop.iterations) == setting.steps == 10_000
-    spec, agents = traffic.make_env(setting.world).spec, traffic.num_demonstrators(setting)
-    agent = algorithm_of(setting.agent).make(setting.agent, spec, agents, traffic.pace_of(setting))
+def test_every_method_has_a_run_in_every_panel(variant, method):
+    run = of(method.name, variant, steps=10_000)
+    loop = training.loop_of(run)
+    assert loop.env_steps(loop.iterations) == run.steps == 10_000 and run.env == variant.world
+    spec, agents = tiny.spec_of(run), num_demonstrators(run)
+    agent = ALGORITHMS[run.algorithm].make(run.agent, spec, agents, Pace(run.num_envs, loop.iterations * loop.updates_per_rollout))
     demos = replay.no_demonstrations(spec, agents, 3) if agents else None
     jax.eval_shape(agent.init, jax.random.key(0), demos)  # the config is one that the agent takes
-    assert json.loads(json.dumps(dataclasses.asdict(setting)))["steps"] == 10_000
-    assert all(isinstance(words, str) for words in traffic.saw(setting))
+    assert json.loads(json.dumps(dataclasses.asdict(run)))["steps"] == 10_000
+    assert all(isinstance(words, str) for words in saw(run))
 
 
 def test_who_watches_whom():
-    multi = {name: traffic.setting_of("highway-multi-task", name, {}) for name in traffic.DEFAULT}
-    assert [traffic.num_demonstrators(multi[name]) for name in ("psiphi", "dqn", "bc", "sqil")] == [4, 0, 1, 1]
-    assert not traffic.watches(multi["dqn"]) and all(traffic.watches(multi[name]) for name in ("psiphi", "bc", "sqil"))
-    assert traffic.watches(traffic.setting_of("highway-multi-task", "dqn", {"agent.bc_weight": 0.1}))
-    alone = next(method for method in FIGURE_3.methods if method.name == "psiphi-alone")
-    assert traffic.num_demonstrators(traffic.setting_of("highway-multi-task", "psiphi", alone.changes)) == 0
-    assert traffic.saw(multi["dqn"])[0] == "none" and traffic.saw(multi["bc"])[2] == "none"
+    assert [num_demonstrators(of(name)) for name in ("psiphi", "dqn", "bc", "sqil")] == [4, 0, 1, 1]
+    assert of("dqn").demos == NONE and all(of(name).demos == training.ONLINE for name in ("psiphi", "bc", "sqil", "dqn-bc"))
+    assert num_demonstrators(of("dqn-bc")) == 4
+    assert num_demonstrators(of("psiphi-alone")) == 0
+    assert saw(of("dqn"))[0] == "none" and saw(of("bc"))[2] == "none"
 
 
-def test_schedules_are_as_long_as_the_run():
-    psiphi = traffic.pace_of(traffic.setting_of("highway-multi-task", "psiphi", {"num_envs": 4}, steps=6_000))
-    assert psiphi == Pace(num_envs=4, updates=4 * 1_250)  # four after each of the steps that are not random
+def test_schedules_are_as_long_as_the_run(monkeypatch):
+    made = []
+    monkeypatch.setattr(scan, "run", lambda *_, **__: 1 / 0)
+    known = ALGORITHMS["psiphi"]
+    spied = known._replace(make=lambda config, spec, agents, pace, **_: made.append(pace) or known.make(config, spec, agents, pace))
+    monkeypatch.setitem(ALGORITHMS, "psiphi", spied)
+    with pytest.raises(ZeroDivisionError):
+        training.train(dataclasses.replace(of("psiphi", steps=6_000), num_envs=4), progress=False)
+    assert made[-1] == Pace(num_envs=4, updates=4 * 1_250)  # four after each of the steps that are not random
 
 
 def test_the_figure_is_one_that_reports_can_draw():
@@ -155,20 +179,18 @@ def test_the_figure_is_one_that_reports_can_draw():
             figures = FIGURE_3.figures(method, variant)
             assert [figure.metric for figure in figures] == ["auc", "final_return", "steps_to_90"]
     assert all(isinstance(method, paper.Method) and method.how == "curve" for method in FIGURE_3.methods)
-    assert {variant.name for variant in FIGURE_3.variants} < set(traffic.PANELS)
+    assert {variant.world for variant in FIGURE_3.variants} < set(worlds.WORLDS)
 
 
-def test_a_bad_setting_gets_one_sentence():
-    setting = traffic.setting_of("highway-multi-task", "dqn", {})
-    for change, message in [({"steps": 0}, "steps is 0"), ({"room": 0}, "room is 0"), ({"reference": 0.0}, "reference is 0")]:
+def test_a_bad_run_gets_one_sentence():
+    for change, message in [({"steps": 0}, "steps is 0 and updates is 0"), ({"room": 0}, "room is 0"), ({"steps": -1}, "steps is -1")]:
         with pytest.raises(UserError, match=message):
-            dataclasses.replace(setting, **change)
+            completed(dataclasses.replace(of("dqn"), **change))
 
 
 # --- On the road ---------------------------------------------------------------------------------------------------------
 
-SMALL = highway.HighwayConfig(cars=7, observed=2, lanes=2, ego_rank=2, goals=(goal(25, 0), goal(28, 1)), ego=goal(28, 0), max_steps=20)
-TINY = {"world": SMALL, "steps": 400, "prefill_steps": 80, "evaluate_every": 160, "evaluate_episodes": 4, "room": 100, "num_envs": 4}
+TINY = {"steps": 400, "prefill_steps": 80, "evaluate_every": 160, "room": 100, "num_envs": 4}
 
 
 @pytest.mark.parametrize(
@@ -177,29 +199,42 @@ TINY = {"world": SMALL, "steps": 400, "prefill_steps": 80, "evaluate_every": 160
         ("bc", {"prefill_steps": 0}),  # without random steps there is less to compile
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in [("psiphi", {}), ("dqn", {}), ("dqn", {"agent.bc_weight": 0.1}), ("sqil", {})]
+            for case in [("psiphi", {}), ("dqn", {}), ("dqn", {"agent.bc_weight": 0.1, "demos": "online"}), ("sqil", {})]
         ),
     ],
 )
-def test_a_short_drive(algorithm, changes):
-    trained = traffic.train(traffic.setting_of("highway-multi-task", algorithm, {**TINY, **changes}), seed=3, progress=False)
+def test_a_short_drive(algorithm, changes, monkeypatch):
+    own = tiny.WORLDS["highway-multi-task"]
+    monkeypatch.setitem(highway.SCENARIOS, "multi-task", own)  # so that IDM's return there counts as known
+    left = []
+    run_loop = scan.run
+    monkeypatch.setattr(scan, "run", lambda *args, **options: left.append(run_loop(*args, **options)) or left[-1])
+    trained = training.train(training.changed(tiny.run(algorithm, "highway-multi-task", **TINY, seed=3), changes), progress=False)
     start = changes.get("prefill_steps", 80)
     assert [row["env_steps"] for row in trained.rows] == sorted({start, start + 160, start + 320, 400}) and trained.env_steps == 400
     for row in trained.rows:
         assert np.isfinite(row["eval/normalised_return"]) and 0 <= row["eval/failed"] <= 1
         assert row["eval/normalised_return"] == pytest.approx(row["eval/return"] / 71.7, rel=1e-4)
-    if isinstance(trained.state, watching.State):
-        assert trained.state.seen.sum() > 400  # two cars are near at most steps
-        counts = np.minimum(trained.state.seen, 100)
-        assert trained.state.agent.demos.count.tolist() == counts.tolist()
+    state = left[0].agent()
+    assert isinstance(state, watching.State) == (trained.demos is not None)
+    if isinstance(state, watching.State):
+        assert state.seen.sum() > 400  # two cars are near at most steps
+        counts = np.minimum(state.seen, 100)
+        assert trained.state.demos.count.tolist() == counts.tolist()
+
+
+REFERENCES = {f"highway-{name}": value for name, value in highway.REFERENCE.items()} | {"roundabout": roundabout.REFERENCE}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", traffic.PANELS)
+@pytest.mark.parametrize("name", REFERENCES)
 def test_the_references_are_what_idm_earns(name):
-    panel = traffic.PANELS[name]
-    got = jax.jit(lambda key: traffic.expert_returns(panel.world(), key, 512))(jax.random.key(1000))
-    assert float(got["returns"].mean()) == pytest.approx(panel.reference, abs=0.1)
+    world = worlds.find(name)
+    module = roundabout if name == "roundabout" else highway
+    got = jax.jit(lambda key: module.expert_returns(world.config, key, 512))(jax.random.key(1000))
+    assert float(got["returns"].mean()) == pytest.approx(REFERENCES[name], abs=0.1)
+    share = world.figures(world.config, world.own, got)["normalised_return"]
+    assert float(share) == pytest.approx(1, abs=0.01), "IDM's own return, told as a share of IDM's"
 
 
 def test_a_film_is_of_the_seeds_own_training_and_stands_in_the_report(tmp_path, monkeypatch):
@@ -207,13 +242,19 @@ def test_a_film_is_of_the_seeds_own_training_and_stands_in_the_report(tmp_path, 
     some = [line for line in published.read_text().splitlines() if '"highway-multi-task"' in line and '"method": "dqn"' in line]
     (tmp_path / "cells.jsonl").write_text("\n".join(some) + "\n")
     trained = []
-    monkeypatch.setattr(traffic, "train", lambda setting, seed: trained.append((setting, seed)))
-    monkeypatch.setattr(traffic, "film", lambda setting, trained, key, path: path.write_bytes(b"GIF"))
+
+    def train(run):
+        trained.append(run)
+        return SimpleNamespace(run=completed(run), agent=SimpleNamespace(policy=policy), state=None)
+
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(films, "film", lambda env, policy, key, path: path.write_bytes(b"GIF"))
     (path,) = reproduce.film("figure-3", tmp_path, 7, ["highway-multi-task"])
-    assert path == tmp_path / "highway-multi-task.gif" and trained == [(traffic.setting_of("highway-multi-task", "psiphi", {}), 7)]
+    assert path == tmp_path / "highway-multi-task.gif"
+    assert [completed(run) for run in trained] == [dataclasses.replace(of("psiphi"), seed=7)]
     assert "](highway-multi-task.gif)" in (tmp_path / "README.md").read_text()
-    with pytest.raises(UserError, match="figure-coingrid on coingrid-aligned has no film"):
-        reproduce.film("figure-coingrid", tmp_path, 0)
+    with pytest.raises(UserError, match="table-2 on coingrid has no film"):
+        reproduce.film("table-2", tmp_path, 0)
 
 
 # --- Films ---------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def write(path, what):
     ],
 )
 def test_steps_are_read_from_any_kind_of_file(tmp_path, name, what):
-    obs, action, reward = read(write(tmp_path / name, what), (2,))
+    obs, action, reward, *_ = read(write(tmp_path / name, what), (2,))
     np.testing.assert_array_equal(obs, OBS)
     assert action.tolist() == ACTION.tolist() and reward.tolist() == REWARD.tolist()
 

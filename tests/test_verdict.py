@@ -204,12 +204,21 @@ def test_a_plan_in_the_logs_own_world_tells_right_rewards_from_wrong_ones():
     left_end = (log["discount"] == 0) & (log["action"] == 0)
     true = np.stack([right_end, left_end, np.zeros(len(right_end))], axis=1).astype(float)
     would_not = np.stack([log["action"] == 0, log["action"] == 1, np.zeros(len(right_end))], axis=1).astype(float)
-    beyond = np.zeros((world.onward.shape[1], 3))
+    beyond = np.zeros((world.size, 3))
     starts = np.diff(log["episode"], prepend=-1) != 0
     right, wrong = replanning.kept(world, [true, true[:, [1, 0, 2]]], -would_not, beyond, log["who"], starts, 0.9)
     assert world.known == 1.0
     np.testing.assert_allclose(right[:2], 1.0)
     assert (wrong[:2] < verdict.HANDED).all() and np.isnan(right[2]), "agent 2 minds nothing that it does"
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.uint8, np.int64, bool])
+@pytest.mark.parametrize("width", [1, 3, 2_000])
+def test_rows_that_are_the_same_have_the_same_number(kind, width):
+    rows = np.random.default_rng(0).integers(0, 2, (50, 1)).repeat(width, axis=1).astype(kind)
+    rows[1] = -rows[0] if np.issubdtype(kind, np.floating) else rows[0]
+    found = replanning.numbered(rows)
+    assert (found[:, None] == found).tolist() == (rows[:, None] == rows).all(axis=2).tolist()
 
 
 def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():

@@ -26,13 +26,16 @@ import psiphi
 from psiphi import Demonstrations
 from psiphi.api.itd import OFFLINE
 from psiphi.envs import coingrid, coingrid_exact
-from psiphi.experiments.coingrid import Setting, demonstrations, transfer
+from psiphi.experiments.measures import transfer
+from psiphi.loops.few_shot import FewShotConfig
+from psiphi.worlds import Recorded
+from psiphi.worlds.coingrid import record, weights_of
 
-AGENTS = ("red", "green")
+AGENTS, WANTS = ("red", "green"), ("R", "G")
 GAMMA = 0.9
 
 
-def as_logs(recording: coingrid_exact.Recording) -> Demonstrations:
+def as_logs(recording: Recorded) -> Demonstrations:
     """The recording as somebody would log it: observations, actions, who."""
     obs, actions, who, ended = [], [], [], []
     steps = jax.tree.map(np.asarray, recording.demos.steps)
@@ -74,13 +77,12 @@ def canonical(world: coingrid.CoinGridConfig, cells: Any, reward: np.ndarray) ->
     return level[np.asarray(coingrid_exact.reachable(world, cells))]
 
 
-def measured(setting: Setting, rewards: dict[str, Any], seed: int, boards: int) -> dict[str, dict[str, float]]:
+def measured(world: coingrid.CoinGridConfig, rewards: dict[str, Any], seed: int, boards: int) -> dict[str, dict[str, float]]:
     """Of each agent's reward: its planner's true return over the optimum, and STARC, means over boards that no log shows."""
-    world = setting.world
     starts = jax.vmap(lambda key: coingrid.reset(world, key))(jax.random.split(jax.random.key(9_000 + seed), boards))
     found: dict[str, dict[str, float]] = {}
     for k, agent in enumerate(AGENTS):
-        w = jnp.asarray(setting.demonstrators[k])
+        w = jnp.asarray(weights_of(WANTS[k]))
         earned, best, inferred, true = 0.0, 0.0, [], []
         for b in range(boards):
             start = jax.tree.map(lambda x, b=b: x[b], starts)
@@ -114,8 +116,8 @@ def main() -> None:
     args = parser.parse_args()
     cells = []
     for seed in args.seeds:
-        setting = Setting(episodes=args.episodes)
-        logs = as_logs(demonstrations(setting, seed))
+        world = coingrid.CoinGridConfig()
+        logs = as_logs(record(world, WANTS, args.episodes, seed))
         learned, learned_s = fitted(logs, seed)
         given, given_s = fitted(logs, seed, coins_taken)
         asked = {
@@ -124,10 +126,11 @@ def main() -> None:
             "given coins, plain": (given, given_s, lambda agent, m=given: m.reward(agent, "wants", 0.0)),
             "given coins, as handed out": (given, given_s, lambda agent, m=given: m.reward(agent)),
         }
-        test = as_logs(demonstrations(setting, seed, "test", 100))
+        test = as_logs(record(world, WANTS, 100, seed, "test"))
         for name, (model, seconds, reward_of) in asked.items():
-            figures = measured(setting, {agent: reward_of(agent) for agent in AGENTS}, seed, args.boards)
-            few = transfer(setting, model._trained().model, jax.random.key(seed), shots=5, repetitions=args.repetitions)
+            figures = measured(world, {agent: reward_of(agent) for agent in AGENTS}, seed, args.boards)
+            key = jax.random.key(seed)
+            few = transfer(world, model._trained().model, FewShotConfig(), key, shots=5, repetitions=args.repetitions)
             row = {"seed": seed, "reward": name, "figures": figures, "few_shot": few, "accuracy": model.accuracy(test)}
             cells.append(row | {"seconds": round(seconds, 1), "steps": len(logs)} | run.origin_of([]))
             print(json.dumps(cells[-1], default=str)[:400], flush=True)

@@ -44,6 +44,8 @@ DRAWN = ("default", "plain", "imitation", "maxent")
 PICTURE = "scores.png"
 LOW = 0.5
 """A planner that scores less was misled."""
+GOOD = 0.8
+"""A planner that scores at least this was not."""
 LOWEST_DRAWN = -1.0
 
 TEXT = """\
@@ -51,8 +53,9 @@ Rewards inferred from logs of agents whose true rewards are known. A score is wh
 1 the optimum (in minecart: a trip drawn by lot, and the best of a family of trips). The planner is exact, knows the world and is paid the
 inferred reward: *as handed out*, *plain* (without caution) or with caution 0.3. The *counting clone* does what its agent did in
 that state, and anything where it never was: the plainest behaviour clone. *MaxEnt* is maximum causal entropy, told the world and the true
-features. STARC: 0 is the true reward up to shaping and scale, 1 its opposite. r: correlation of the plain with the true reward on
-the agent's own, on everybody's and on random steps; left out where the true reward is constant there, 0 where only the inferred one is.
+features (main sweep only). STARC: 0 is the true reward up to shaping and scale, 1 its opposite. r: correlation of the plain with the true
+reward on the agent's own, on everybody's and on random steps; left out where the true reward is constant there, 0 where only the inferred
+one is.
 *warned*: share of the agents of whom the verdict warns. *unseen layouts*: starts that nobody demonstrated.
 
 Numbers are interquartile means over seeds and agents; in brackets, 95 % bootstrap intervals, for which whole fits are drawn. seconds:
@@ -238,6 +241,9 @@ def verdict_parts(cells: Sequence[Cell]) -> list[str]:
             f"The score of a planner with the reward as handed out, of agents of whom the verdict warns and of the others, over all sweeps"
             f" but logs with shuffled ids; every agent of every fit once. *misled*: share with less than {LOW:g}.",
             worth_table(straight),
+            f"*good*: a plan of at least {GOOD:g}; a warning of it is a *false alarm*. *poor*: a plan below {LOW:g}; without a warning it is"
+            " a *miss*. *poor if plain*: agents whose plan on the plain reward, without caution, is below that, and of how many it warns.",
+            alarms_table(straight),
             misses_part(straight),
         ]
     return [*parts, counts_part(straight, [cell for cell in cells if cell["setting"]["shuffled"]])]
@@ -251,6 +257,21 @@ def worth_table(cells: Sequence[Cell]) -> str:
         for name, some in groups
     ]
     return markdown(["world", "warned of", "score", "misled", "others", "score", "misled"], rows)
+
+
+def alarms_table(cells: Sequence[Cell]) -> str:
+    """False alarms and misses, by sweep and condition."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_log(cell), []).append(cell)
+    rows = []
+    for name, some in [*groups.items(), ("all", list(cells))]:
+        good, poor = [c for c in some if planned(c) >= GOOD], [c for c in some if planned(c) < LOW]
+        plain = [c for c in some if c["scores"]["plain"] is not None and c["scores"]["plain"] < LOW]
+        alarms, missed = sum(c["doubtful"] for c in good), sum(not c["doubtful"] for c in poor)
+        shares = [f"{alarms} ({alarms / max(len(good), 1):.0%})", f"{len(poor)}", f"{missed}", f"{len(plain)}"]
+        rows.append([name, f"{len(some)}", f"{len(good)}", *shares, f"{sum(c['doubtful'] for c in plain)}"])
+    return markdown(["log", "agents", "good", "false alarms", "poor", "misses", "poor if plain", "warned of"], rows)
 
 
 def _worth(scores: Sequence[float]) -> list[str]:
@@ -281,6 +302,8 @@ def counts_part(straight: Sequence[Cell], shuffled: Sequence[Cell]) -> str:
     logs: dict[sweeps.Fit, list[bool]] = {}
     for cell in shuffled:
         logs.setdefault(store.fit_of(cell), []).append(cell["doubtful"])
+    calm = {store.fit_of(cell) for cell in straight}
+    mistaken = {store.fit_of(cell) for cell in straight if "shuffled-ids" in cell.get("log_findings", ())}
     everybody, nobody = sum(map(all, logs.values())), sum(not any(doubtful) for doubtful in logs.values())
     some = len(logs) - everybody - nobody
     return "\n".join(
@@ -288,6 +311,7 @@ def counts_part(straight: Sequence[Cell], shuffled: Sequence[Cell]) -> str:
             "### Counts",
             "",
             f"- Flipped signs (correlation on own steps below 0): {len(flipped):,} of {len(straight):,}; not warned of: {len(silent):,}.",
+            f"- Logs with right ids that were said to look shuffled: {len(mistaken):,} of {len(calm):,}.",
             f"- Logs with shuffled ids: {len(logs):,}; warned of every agent: {everybody:,}, of some: {some:,}, of nobody: {nobody:,}.",
         ]
     )

@@ -42,7 +42,9 @@ class Sweep(NamedTuple):
 
 
 SWEEPS = {
-    "main": Sweep(EVERY, {"no background": Setting(), "10,000 background steps": Setting(background=10_000)}),
+    "main": Sweep(EVERY, {"no background": Setting()}),
+    "shuffled": Sweep(("items_fixed", "costs", "four_room", "resource"), {"ids shuffled": Setting(shuffled=True)}),
+    "background": Sweep(EVERY, {"10,000 background steps": Setting(background=10_000)}),
     "episodes": Sweep(
         ("items_fixed", "items_random", "costs"), {f"{episodes} episodes": Setting(episodes=episodes) for episodes in (5, 20, 100, 500)}
     ),
@@ -58,7 +60,6 @@ SWEEPS = {
         },
     ),
     "agents": Sweep(("items_fixed",), {f"{k} agent{'s' if k > 1 else ''}": Setting(agents=k) for k in (1, 2, 6, 30)}),
-    "shuffled": Sweep(("items_fixed", "costs", "four_room", "resource"), {"ids shuffled": Setting(shuffled=True)}),
 }
 
 

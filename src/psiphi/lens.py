@@ -58,8 +58,8 @@ class Lens:
     dtype: np.dtype
     layout: Layout
     standardise: bool
-    mean: np.ndarray
-    scale: np.ndarray
+    mean: np.ndarray | jax.Array
+    scale: np.ndarray | jax.Array
 
     @property
     def seen_shape(self) -> tuple[int, ...]:

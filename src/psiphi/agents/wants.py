@@ -31,12 +31,11 @@ def joint_loss(
     own = net.own_values(_folded(net.features, demo.obs))
     here, policy, next_q = net.features(cross.obs), *_policy(target, cross.next_obs, config.beta)
     phi = net.cumulants(cross.obs, cross.action, cross.next_obs, cross.discount)
-    part = max(cross.action.shape[0] // EVALUATED, 1)
-    some = jax.tree.map(lambda x: x[:part], cross)
+    some, less, fewer, other = jax.tree.map(lambda x: x[: max(x.shape[0] // EVALUATED, 1)], (here, policy, phi, cross))
     terms = {
         "bc_q": (config.bc_weight, imitation(own, demo.action, net.lapse, config.beta)),
         "itd": (config.itd_weight, consistency(net, here, policy, next_q, phi, cross, config.gamma)),
-        "cross_policy": (config.cross_policy, evaluation(net, target, here[:part], policy[:part], phi[:part], some, config.gamma)),
+        "cross_policy": (config.cross_policy, evaluation(net, target, some, less, fewer, other, config.gamma)),
         "sparsity": (config.sparsity, ramp * simplicity(net, config.sparsity_scale)),
         "lapse": (1e-3, jnp.zeros(()) if net.lapse is None else jnp.mean(jnp.square(net.lapse - USUAL_LAPSE))),
     }

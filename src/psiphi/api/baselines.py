@@ -280,5 +280,7 @@ def loaded(found: files.Loaded) -> PolicyOf:
     policy = kind.__new__(kind)
     policy.seed, policy.config, policy._policies, policy._run = found.seed, found.config, found.policies, found.run
     if isinstance(policy, Acting):
-        policy.world, policy.demos, policy.task, policy.num_envs, policy._state = remembered_world(found), None, "", None, None
+        run = found.run or {}
+        policy.world, policy.demos, policy._state = remembered_world(found), None, None
+        policy.task, policy.num_envs = str(run.get("task", "")), configs.fit(Count | None, run.get("num_envs"), "num_envs")
     return policy

@@ -115,7 +115,7 @@ class Steps:
     @functools.cached_property
     def state(self) -> np.ndarray:
         """The same number for the same observation."""
-        return replanning.numbered(self.obs.reshape(len(self.obs), -1).astype(np.float32))
+        return replanning.numbered(self.obs.reshape(len(self.obs), -1))
 
     @property
     def columns(self) -> list[np.ndarray]:
@@ -211,11 +211,11 @@ def _avoided(
         )
         who, starts = np.pad(who, (0, len(more[0])), constant_values=-1), np.pad(starts, (0, len(more[0])))
     obs, action, next_obs, discount = columns
-    flat = [x.reshape(len(x), -1).astype(np.float32) for x in (obs, next_obs)]
+    flat = [x.reshape(len(x), -1) for x in (obs, next_obs)]
     world = replanning.seen_world(flat[0], action.astype(np.int64), flat[1], discount)
     rewards = [paid + caution * advantage for caution in cautions]
     if world.known >= replanning.KNOWN:
-        beyond = np.zeros((world.onward.shape[1], K))  # pyright: ignore[reportOptionalSubscript]
+        beyond = np.zeros((world.size, K))
         beyond[world.led] = following
         return replanning.kept(world, rewards, advantage, beyond, who, starts, known.gamma)
     mine = np.flatnonzero(who >= 0)
@@ -276,7 +276,7 @@ def _some(steps: int, seed: int) -> np.ndarray:
 
 def _as_seen(known: Known, obs: np.ndarray) -> np.ndarray:
     """Observations as rows of standardised numbers."""
-    from psiphi.lens import look
+    from psiphi.api.lens import look
 
     lens = known.lens
     seen = look(obs, lens.mean, lens.scale, lens.layout, lens.standardise)

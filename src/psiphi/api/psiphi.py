@@ -224,6 +224,6 @@ def load(path: str | Path, *, features: Any = None) -> Any:
         learner.num_envs, learner.task, learner.steps, learner.run_dir, learner._state = 8, "", 0, None, None
         learner.world, learner._remembered = baselines.remembered_world(got), got.run
         if got.run is not None:
-            learner.num_envs, learner.task = int(got.run.get("num_envs", 8)), str(got.run.get("task", ""))
+            learner.num_envs, learner.task = configs.fit(Count, got.run.get("num_envs", 8), "num_envs"), str(got.run.get("task", ""))
     learner._known, learner._task = got.known, got.task
     return learner

@@ -6,10 +6,11 @@ do; how much it does of that, over how much a random walk does, is measured here
 the imitation knows nothing (in layouts that nobody demonstrated) is not held against it: only states that the agent itself saw count.
 """
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import csr_array
 
 TOLERANCE = 1e-4
@@ -21,6 +22,8 @@ PRIOR = 1.0
 """The weight, in steps, of how often anything is done when actions in a state are counted."""
 PRIORS = 1.0, 3.0, 10.0, 30.0
 """The weight, in steps, of what everybody does in a state when an agent's own actions there are counted: the best of these."""
+LONG = 1_024
+"""Rows of more bytes, pictures say, are compared by a hash of 64 bits."""
 COMPARED = 0.2
 """The share of steps in states that their agent saw in another episode too, below which counting says nothing of ids."""
 
@@ -44,12 +47,14 @@ class Seen(NamedTuple):
     """[P, S]: how likely a pair leads on to each state; an end leads nowhere."""
     led: Int[np.ndarray, " N"]
     """Of each step, the state to which it led."""
+    size: int
+    """S."""
     known: float
     """The share of steps that end, or lead to where something was done in another step."""
 
 
 def seen_world(
-    obs: Float[np.ndarray, "N n"], action: Int[np.ndarray, " N"], next_obs: Float[np.ndarray, "N n"], discount: Float[np.ndarray, " N"]
+    obs: Shaped[np.ndarray, "N n"], action: Int[np.ndarray, " N"], next_obs: Shaped[np.ndarray, "N n"], discount: Float[np.ndarray, " N"]
 ) -> Seen:
     """The states, pairs and transitions of logged steps of anybody."""
     N = len(action)
@@ -64,16 +69,22 @@ def seen_world(
     acting, first = np.unique(where, return_index=True)
     visits = np.bincount(here, minlength=S)
     known = float(np.mean(~goes_on | (visits[there] > 0))) if N else 0.0
-    return Seen(here, pair, count, where, first, acting, onward, there, known)
+    return Seen(here, pair, count, where, first, acting, onward, there, S, known)
 
 
-def numbered(rows: Float[np.ndarray, "N n"]) -> Int[np.ndarray, " N"]:
+def numbered(rows: Shaped[np.ndarray, "N n"]) -> Int[np.ndarray, " N"]:
     """The same number for the same row."""
-    plain = np.ascontiguousarray(rows + 0.0)  # turns -0 into 0, as rows are compared by their bytes
-    if not plain.shape[1]:
-        return np.zeros(len(plain), np.int64)
-    _, number = np.unique(plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0], return_inverse=True)
-    return number.astype(np.int64)
+    if not rows.shape[1]:
+        return np.zeros(len(rows), np.int64)
+    whole = (
+        rows + rows.dtype.type(0) if np.issubdtype(rows.dtype, np.floating) else rows
+    )  # turns -0 into 0: rows are compared by their bytes
+    plain = np.ascontiguousarray(whole)
+    if plain[:1].nbytes > LONG:
+        keys = np.array([int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little") for row in plain], np.uint64)
+    else:
+        keys = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0]
+    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
 
 
 def planned(world: Seen, reward: Float[np.ndarray, "N K"], beyond: Float[np.ndarray, "S K"], gamma: float) -> Int[np.ndarray, "states K"]:
@@ -81,6 +92,7 @@ def planned(world: Seen, reward: Float[np.ndarray, "N K"], beyond: Float[np.ndar
     paid = np.stack([np.bincount(world.pair, column, len(world.count)) for column in reward.T], axis=1) / world.count[:, None]
     value = beyond.astype(np.float64)
     value[world.acting] = 0.0
+    q, best = paid, paid[world.first]
     for _ in range(MOST_ITERATIONS):
         q = paid + gamma * (world.onward @ value)
         best = np.maximum.reduceat(q, world.first, axis=0)
@@ -124,7 +136,7 @@ def kept(
     states that the agent saw, where it is known. `who` is -1 for steps of nobody in particular.
     """
     N, K = advantage.shape
-    S = world.onward.shape[1]  # pyright: ignore[reportOptionalSubscript]
+    S = world.size
     own = np.zeros((S, K), bool)
     mine = who >= 0
     own[world.state[mine], who[mine]] = True

@@ -313,12 +313,13 @@ def centroids(columns: tuple[str, ...], parts: tuple[Part, ...]) -> np.ndarray:
 def generated_names(columns: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[str, ...]:
     """Names such as "acc -1.2, lat 0.0", with as many digits as it takes to tell the actions apart."""
     table = centroids(columns, parts)
+    names: tuple[str, ...] = ()
     for digits in range(1, 18):
         texts = [[_number(value, digits, bool((table[:, j] % 1 == 0).all())) for j, value in enumerate(row)] for row in table]
         names = tuple(", ".join(f"{column} {text}" for column, text in zip(columns, row, strict=True)) for row in texts)
         if len(set(names)) == len(names):
             return names
-    return tuple(f"{name} ({a})" for a, name in enumerate(names))  # pyright: ignore[reportPossiblyUnbound]
+    return tuple(f"{name} ({a})" for a, name in enumerate(names))
 
 
 def _number(value: float, digits: int, whole: bool) -> str:
