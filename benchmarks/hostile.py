@@ -411,10 +411,10 @@ npz_case("observations of words", "expected numbers", {"obs": np.array([["a", "b
 npz_case("complex observations", "expected numbers", {"obs": np.ones((4, 2), complex)})
 npz_case("dates", "expected numbers", {"obs": np.zeros((4, 2), "M8[s]")})
 npz_case("records", "expected numbers", {"obs": np.zeros((4, 2), [("x", "f4"), ("y", "f4")])})
-npz_case("one axis", "expected numbers with the axes", {"obs": np.ones(4)})
+npz_case("one axis", None, {"obs": np.ones(4)})
 npz_case("no axis", "expected numbers with the axes", {"obs": np.array(1.0)})
 npz_case("lengths that differ", "has shape \\(3,\\), expected \\(4,\\)", {"action": np.zeros(3, int)})
-npz_case("actions of two axes", "'action' has shape", {"action": np.zeros((4, 1), int)})
+npz_case("actions of two axes", "'action_0' is said to be continuous, expected one whole number", {"action": np.zeros((4, 1), int)})
 npz_case("compound actions", "'action' is of type", {"action": np.zeros(4, [("x", "i4")])})
 npz_case("actions of words", "'action' is of type", {"action": np.array(list("abcd"))})
 npz_case("agents of half", "expected a name or a whole number", {"agent": np.array([0, 0.5, 1, 1])})
@@ -626,7 +626,9 @@ minari_case("metadata of deep JSON", "not JSON", lambda file, path: (path / "dat
 minari_case("metadata of a list", "not an object", lambda file, path: (path / "data" / "metadata.json").write_text("[]"))
 minari_case("a space of deep JSON", "is not JSON", lambda file, path: described(path, action_space="[" * 100_000))
 minari_case(
-    "an action space of boxes", "expected discrete ones", lambda file, path: described(path, action_space=json.dumps({"type": "Box"}))
+    "an action space of boxes",
+    "is said to be continuous, expected one whole number from 0",
+    lambda file, path: described(path, action_space=json.dumps({"type": "Box"})),
 )
 minari_case(
     "an action space of 10^9",
