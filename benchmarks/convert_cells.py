@@ -36,7 +36,7 @@ def converted(cell: dict[str, Any], notes: "collections.Counter[str]") -> Config
     old = cell["config"]
     now = json.loads(json.dumps(reproduce.config_of(what, Unit(variant, method, cell["seed"]), Effort())))
     new = laid_over(now, in_place(old), notes, "")
-    if method.how == "model":  # it did not say then what it saw; with fewer updates it took fewer steps
+    if method.how == "model" and method.trains:  # it did not say then what it saw; with fewer updates it took fewer steps
         new["saw"][1] = re.sub(r"[\d,]*\d", f"{cell['env_steps']:,}", new["saw"][1], count=1)
     return new
 

@@ -186,6 +186,8 @@ LOGS = {
 
 def logs_alone() -> str:
     """What an exact planner earns on a reward inferred from logs alone: mean and least over agents and seeds."""
+    if not (RESULTS / "logs-alone" / "cells.jsonl").exists():
+        return "*No measurements of this version are published yet.*\n"
     plain = [cell for cell in cells("logs-alone") if cell["sweep"] == "main" and cell["condition"] == "no background"]
     rows = []
     for world in dict.fromkeys(cell["world"] for cell in plain):
@@ -196,7 +198,7 @@ def logs_alone() -> str:
                 paid = [score["default"] for score in scores]
                 rest = [f"{np.mean([score[name] for score in scores]):.2f}" for name in ("imitation", "maxent")]
                 seeds = len({cell["seed"] for cell in mine})
-                rows.append([str(LOGS.get(world, world)) + suffix, f"{np.mean(paid):.2f}", f"{min(paid):.2f}", *rest, f"{seeds}"])
+                rows.append([f"{LOGS.get(world, world)}{suffix}", f"{np.mean(paid):.2f}", f"{min(paid):.2f}", *rest, f"{seeds}"])
     return markdown(["world", "planner, mean", "planner, worst agent", "imitation", "MaxEnt, told the features", "seeds"], rows)
 
 

@@ -241,8 +241,8 @@ def verdict_parts(cells: Sequence[Cell]) -> list[str]:
             f"The score of a planner with the reward as handed out, of agents of whom the verdict warns and of the others, over all sweeps"
             f" but logs with shuffled ids; every agent of every fit once. *misled*: share with less than {LOW:g}.",
             worth_table(straight),
-            f"*good*: a plan of at least {GOOD:g}; a warning of it is a *false alarm*. *poor*: a plan below {LOW:g}; without a warning it is"
-            " a *miss*. *poor if plain*: agents whose plan on the plain reward, without caution, is below that, and of how many it warns.",
+            f"*good*: a plan of at least {GOOD:g}; a warning of it is a *false alarm*. *poor*: a plan below {LOW:g}; without a warning it"
+            " is a *miss*. *poor if plain*: agents whose plan on the plain reward is below that, and how many of them are warned of.",
             alarms_table(straight),
             misses_part(straight),
         ]

@@ -225,7 +225,7 @@ def _chances(found: Loaded, agent: Any, obs: np.ndarray) -> np.ndarray | None:
         k = position(found.known.agents, agent)
         lapse = found.known.lapse[k] if found.known.lapse else 0.0
         return Policy(found.known.model, found.known.spec, agent, k, found.known.beta, lapse).probabilities(obs)
-    if found.algorithm != "bc":
+    if not ALGORITHMS[found.algorithm].likelihoods:
         return None
     from psiphi.api.baselines import loaded
 

@@ -21,7 +21,7 @@ from jax import Array
 
 from psiphi import configs, cumulants, doors, replay, worlds
 from psiphi import lens as lenses
-from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, ppo, rewarded, watching
+from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, rewarded, watching
 from psiphi.configs import Count, Number, Seed
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
@@ -184,7 +184,7 @@ def completed(run: Run, world: World | None = None) -> Run:
     paid = algorithm.paid(run.agent)
     if run.reward_from is not None and not paid:
         raise UserError(f"{run.algorithm} is not paid, so it has no use for the reward of {run.reward_from}.")
-    if run.init_from is not None and run.algorithm not in ("ppo", "gail"):
+    if run.init_from is not None and algorithm.replays:
         raise UserError(f"{run.algorithm} cannot start from a cloned policy; ppo and gail can.")
     config = place.config if run.world is None else run.world
     if place.config is not None and not isinstance(config, type(place.config)):
@@ -378,7 +378,7 @@ def train(
     inner = agent
     paying = model if model is not None or run.reward_from is None else _paid_by(run, place.spec)
     net = net if net is not None or run.init_from is None else _cloned_by(run)
-    agent = agent if net is None else started_from(run.algorithm, agent, net)
+    agent = agent if net is None else started_from(algorithm, agent, net)
     agent = agent if paying is None else rewarded.rewarded(agent, rewarded.inferred(run.demonstrator), paying)
     agent = agent if shown.watch is None else watching.watching(agent)
     if shown.watch is None and shown.demos is not None:
@@ -541,7 +541,7 @@ def _cloned_by(run: Run) -> ActionNet:
     from psiphi.api import files
 
     found = files.read(Path(str(run.init_from)))
-    if found.algorithm != "bc":
+    if not ALGORITHMS[found.algorithm].likelihoods:
         raise UserError(f"{run.init_from} was trained by {found.algorithm}, but init_from expects what bc left.")
     if not 0 <= run.demonstrator < len(found.agents):
         raise UserError(f"{run.init_from} has cloned demonstrators 0 to {len(found.agents) - 1}, but {run.demonstrator} is asked for.")
@@ -549,19 +549,9 @@ def _cloned_by(run: Run) -> ActionNet:
     return bc.of_demonstrator(found.policies.net, run.demonstrator)
 
 
-def started_from(name: str, agent: Agent, net: Any) -> Agent:
-    """The agent with a trained network where its own would be untrained; of ppo and gail, the torso and the head of the policy."""
-
-    def init(key: Array, demos: Demos | None) -> Any:
-        state = agent.init(key, demos)
-        if name == "gail":
-            return state._replace(ppo=state.ppo._replace(net=ppo.from_cloned(state.ppo.net, net)))
-        if name == "ppo":
-            return state._replace(net=ppo.from_cloned(state.net, net))
-        second = "average" if hasattr(state, "average") else "target"
-        return state._replace(**{"net": net, second: net})
-
-    return agent._replace(init=init)
+def started_from(algorithm: Algorithm, agent: Agent, net: Any) -> Agent:
+    """The agent with a trained network where its own would be untrained."""
+    return agent._replace(init=lambda key, demos: algorithm.started(agent.init(key, demos), net))
 
 
 # --- Judging -------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,12 @@ def _clones(config: Any) -> bool:
     return config.bc_weight > 0
 
 
+def _from_network(state: Any, net: Any) -> Any:
+    """The network, and the copy that follows it."""
+    copy = "average" if hasattr(state, "average") else "target"
+    return state._replace(**{"net": net, copy: net})
+
+
 class Algorithm(NamedTuple):
     """What a run must know of an algorithm."""
 
@@ -67,6 +73,10 @@ class Algorithm(NamedTuple):
     """Whether it has a policy for each demonstrator, or one policy in all."""
     imitates: Callable[[Any, Any, int], Callable[[Array, Array], Array]] | None = None
     """``imitates(config, state, k)``: demonstrator k's policy in a training state, where they are told apart."""
+    likelihoods: bool = False
+    """Whether the softmax of what its networks say is how likely each action is."""
+    started: Callable[[Any, Any], Any] = _from_network
+    """``started(state, net)``: a state before training with a trained network in it."""
     watches_always: bool = False
     """Whether it can do nothing without demonstrations."""
     successor_features: bool = False
@@ -130,6 +140,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             replays=False,
             tells_apart=True,
             imitates=bc.imitates,
+            likelihoods=True,
             watches_always=True,
         ),
         Algorithm(
@@ -157,6 +168,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             rollout_length=lambda config: config.ppo.rollout_length,
             replays=False,
             judged_at=lambda config: config.ppo.temperature,
+            started=lambda state, net: state._replace(ppo=state.ppo._replace(net=ppo.from_cloned(state.ppo.net, net))),
             watches_always=True,
         ),
         Algorithm(
@@ -171,6 +183,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             rollout_length=lambda config: config.rollout_length,
             replays=False,
             judged_at=lambda config: config.temperature,
+            started=lambda state, net: state._replace(net=ppo.from_cloned(state.net, net)),
         ),
         Algorithm(
             "itd-dqn",

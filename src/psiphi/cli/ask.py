@@ -1,6 +1,7 @@
 """`psiphi evaluate`, `adapt`, `watch`, `worlds`, `algorithms`: what can be asked of a trained thing, and what there is."""
 
 import json
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -255,6 +256,8 @@ class Watch:
     """Draws the episode."""
     steps: Count = 1_000
     """At most so many steps are shown."""
+    window: bool = False
+    """Also open it, in whatever program shows GIFs on this machine."""
 
 
 def watch(config: Watch) -> None:
@@ -270,6 +273,8 @@ def watch(config: Watch) -> None:
     name, film = _film(found, place, path, config.seed, agent=config.agent, w=w, longest=config.steps)
     how = "ended" if film.terminated else "was cut"
     print(printable.sentence(f"{path} shows {name}: {film.steps} steps, return {film.earned:+.2f}; the episode {how}."))
+    if config.window and not webbrowser.open(path.absolute().as_uri()):
+        raise UserError(f"There is no program here that shows {path}, expected a desktop with a browser or a viewer.")
 
 
 def _film(

@@ -23,7 +23,7 @@ from psiphi.envs import coingrid
 from psiphi.errors import UserError
 from psiphi.experiments import imitation, paper, pictures, roundabout
 from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
-from psiphi.experiments.runs import CURVE_STEPS, Effort, few_shot_of, run_of
+from psiphi.experiments.runs import Effort, few_shot_of, run_of
 from psiphi.loops import scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.loops.few_shot import FewShotConfig, few_shot
@@ -34,6 +34,9 @@ from psiphi.worlds import coingrid as world
 
 Measured = list[tuple[Figure, float, Any]]
 """Figures, their values, and what else is to be kept of them (or None)."""
+
+OFFLINE_STEPS = 8_192
+"""Over so many steps a learner that takes none is drawn."""
 
 JUDGED = 512
 """Episodes on which a trained policy is judged."""
@@ -199,7 +202,7 @@ def curve(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
     task = unit.variant.task or paper.EGO
     steps, returns = curve_of(trained.rows)
     if not trained.env_steps:  # who learns from no steps is from the start what it became
-        steps, returns = [0, effort.steps or CURVE_STEPS], [returns[-1]] * 2
+        steps, returns = [0, effort.steps or OFFLINE_STEPS], [returns[-1]] * 2
     extra = {"curve": {"env_steps": steps, "normalised_return": [round(x, 4) for x in returns]}}
     figures: Measured = [
         (Figure("auc", task), area(steps, returns), extra),
@@ -230,16 +233,18 @@ def imitate(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Eff
     """One policy for what each demonstrator wants; `references` are the returns to divide by, by demonstrator."""
     if unit.method.name != what.reference and not references:
         raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
-    if unit.method.algorithm == "idm":
-        config = roundabout.RoundaboutConfig()
-        returns, env_steps, train_s = {unit.method.name: roundabout.idm_returns(config, unit.seed, JUDGED)}, 0, 0.0
-    else:
-        run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
-        together = run.algorithm == "itd-dqn"
-        returns, env_steps, train_s = roundabout.together(run, JUDGED) if together else _imitated(what, unit, run, effort)
+    run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
+    together = run.algorithm == "itd-dqn"
+    returns, env_steps, train_s = roundabout.together(run, JUDGED) if together else _imitated(what, unit, run, effort)
     by = {} if unit.method.name == what.reference else references
     figures = {name: list(_return_figures(got, by)) for name, got in returns.items()}
     return Done(figures, env_steps, train_s)
+
+
+def rule(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """The rule by which the demonstrators drive, in the place of a policy: it learned nothing."""
+    returns = roundabout.idm_returns(roundabout.RoundaboutConfig(), unit.seed, JUDGED)
+    return Done({unit.method.name: list(_return_figures(returns, references))})
 
 
 def _return_figures(returns: Mapping[str, float], references: Mapping[str, float]) -> Iterator[tuple[Figure, float, Any]]:
@@ -269,13 +274,9 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort) -> Returns
         return {unit.method.name: _returns(run, who, nets)}, 0, trained.wall_s
     nets, steps, seconds = [], 0, 0.0
     for k, name in enumerate(who):
-        changes: dict[str, Any] = {"task": name}
-        mine = shown
-        if shown is not None and run.env == "roundabout":  # an imitator of one demonstrator is given that one's steps and no number
-            mine = jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
-        elif shown is not None and hasattr(run.agent, "demonstrator"):
-            changes["agent.demonstrator"] = k
-        trained = train(training.changed(run, changes), demos=mine, progress=False)
+        # An imitator of one demonstrator is given that one's steps and no number.
+        mine = None if shown is None else jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
+        trained = train(dataclasses.replace(run, task=name), demos=mine, progress=False)
         nets, steps, seconds = [*nets, trained.net], steps + trained.env_steps, seconds + trained.wall_s
     return {unit.method.name: _returns(run, who, nets)}, steps, seconds
 
@@ -406,5 +407,12 @@ def _adapted(run: Run, net: Any, demos: Demos, weights: Array, key: Array) -> Ar
     return jax.lax.map(one, jax.random.split(key, REPETITIONS))
 
 
-HOW: dict[str, Callable[..., Done]] = {"model": model, "curve": curve, "imitate": imitate, "predict": predict, "adapt": adapt}
+HOW: dict[str, Callable[..., Done]] = {
+    "model": model,
+    "curve": curve,
+    "imitate": imitate,
+    "rule": rule,
+    "predict": predict,
+    "adapt": adapt,
+}
 """What is done with a row, by the name that its method gives."""

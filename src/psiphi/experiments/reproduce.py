@@ -70,8 +70,8 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     if method.how == "predict":
         setting = imitation.setting_of(method.algorithm, dict(method.changes), effort.updates, effort.episodes)
         return {**asdict(setting), "saw": imitation.saw(setting)}
-    if method.algorithm == "idm":
-        return {"algorithm": "idm", "saw": ["none: it is who demonstrates", "none", "none"]}
+    if method.how == "rule":
+        return {"algorithm": method.algorithm, "saw": ["none: it is who demonstrates", "none", "none"]}
     run = training.completed(runs.run_of(what, unit.variant, method, effort))
     config = runs.described(run)
     if method.how == "model":

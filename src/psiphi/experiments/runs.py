@@ -12,10 +12,6 @@ from psiphi.experiments import roundabout
 from psiphi.experiments.paper import Experiment, Method, Variant
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.training import NONE, ONLINE, Run
-from psiphi.worlds import coingrid as coingrid_world
-
-CURVE_STEPS, EVALUATE_EVERY, RANDOM_STEPS = 8_192, 256, 512
-"""Environment steps of a learning curve on CoinGrid, between two of its points, and at its start, before the first update."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +39,16 @@ def run_of(what: Experiment, variant: Variant, method: Method, effort: Effort, s
     run = dataclasses.replace(run, task=variant.ego)
     if run.demos == training.RECORDED and not variant.demonstrators:
         run = dataclasses.replace(run, demonstrators=what.demonstrators)
-    run = training.changed(run, {**_pace(variant, method, effort), **variant.changes, **method.changes})
+    run = training.changed(run, {**variant.changes, **method.changes})
     if method.cumulants is not None:
         run = training.changed(run, {"agent.itd.num_cumulants": method.cumulants})
-    return dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
+    run = dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
+    return run if effort.steps is None or not run.study else _whole_when_studied(run)
+
+
+def _whole_when_studied(run: Run) -> Run:
+    """With fewer steps the sparse prior must still be whole when the study ends."""
+    return training.changed(run, {"agent.itd.sparsity_ramp": run.study / training.loop_of(run).iterations})
 
 
 def _on_roundabout(method: Method, effort: Effort, seed: int) -> Run:
@@ -56,16 +58,6 @@ def _on_roundabout(method: Method, effort: Effort, seed: int) -> Run:
     algorithm, fields = roundabout.ROWS[method.algorithm]
     run = training.default_run(algorithm, "roundabout", seed=seed, **fields())
     return dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
-
-
-def _pace(variant: Variant, method: Method, effort: Effort) -> dict[str, Any]:
-    """What the kind of row decides: curves are short, and evaluated often."""
-    if method.how == "curve" and variant.world.startswith("coingrid"):
-        if method.algorithm == "psiphi":
-            return coingrid_world.beside_demonstrators(effort.steps or CURVE_STEPS)
-        pace: dict[str, Any] = {"evaluate_every": EVALUATE_EVERY, "prefill_steps": RANDOM_STEPS}
-        return pace if method.algorithm == "bc" else {"steps": CURVE_STEPS, **pace}
-    return {}
 
 
 def _with_demonstrations(run: Run) -> Run:
@@ -125,7 +117,7 @@ def _steps_seen(run: Run) -> str:
     """The learner's own steps; ITD's are random and reward-free, if it looks at them at all."""
     loop = training.loop_of(run)
     steps = run.steps or (loop.env_steps(loop.iterations) if training.acts(run) else 0)
-    if run.algorithm == "itd":
+    if hasattr(run.agent, "cross_policy_on"):  # ITD
         looks = itd.uses_anybodys_steps(run.agent) and run.agent.cross_policy_on == "experience"
         return f"{steps:,}, random and reward-free" if looks else "none"
     return f"{steps:,}" if steps else "none"

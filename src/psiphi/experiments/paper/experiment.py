@@ -65,7 +65,7 @@ class Method:
     """Whether there is anything to train: the exact planner knows already."""
     trained_as: str | None = None
     """The method whose training it shares, where it differs only in how a new task is met."""
-    how: Literal["model", "adapt", "imitate", "curve", "predict"] = "model"
+    how: Literal["model", "adapt", "imitate", "rule", "curve", "predict"] = "model"
     """What is done with it: a model is trained and asked all that the experiment measures; a policy is trained on and judged few-shot;
     a policy imitates each demonstrator and is judged by what that one wants; a policy is judged while it learns; or
     predictions of what the demonstrators do are judged while they are learned."""
@@ -141,7 +141,7 @@ class Experiment:
         match method.how:
             case "curve":
                 return [Figure(metric, variant.task or EGO) for metric in ("auc", "final_return", "steps_to_90")]
-            case "imitate":
+            case "imitate" | "rule":
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
                 return [Figure(metric, who) for metric in metrics for who in (*(variant.demonstrators or self.demonstrators), ALL)]
             case "predict":

@@ -12,9 +12,13 @@ _EGO_TASKS = {
 }
 
 
+_SHORT: dict[str, Any] = {"steps": 8_192, "evaluate_every": 256, "prefill_steps": 512}
+"""Environment steps of a curve, between two of its points, and before its first update; PsiPhi-learning's own are the same."""
+
+
 def _often(inner: str) -> dict[str, Any]:
     """PPO's settings where steps are few: it looks at short rollouts many times."""
-    return {"num_envs": 8, f"agent.{inner}rollout_length": 16, f"agent.{inner}epochs": 8}
+    return {**_SHORT, "num_envs": 8, f"agent.{inner}rollout_length": 16, f"agent.{inner}epochs": 8}
 
 
 EXPERIMENT = Experiment(
@@ -33,19 +37,19 @@ EXPERIMENT = Experiment(
     ),
     methods=(
         Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
-        Method("dqn", "DQN", how="curve", algorithm="dqn"),
-        Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
+        Method("dqn", "DQN", _SHORT, how="curve", algorithm="dqn"),
+        Method("dqn-bc", "DQN+BC-aux", {**_SHORT, "agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
         Method("ppo", "PPO", _often(""), how="curve", algorithm="ppo"),
         Method("ppo-bc", "PPO+BC-aux", {**_often(""), "agent.bc_weight": 0.5}, how="curve", algorithm="ppo"),
         Method(
             "sqilv2",
             "SQILv2 (sees rewards)",
-            {"agent.env_reward": True, "agent.fade_updates": 150, "updates_per_rollout": 2, "pooled": True},
+            {**_SHORT, "agent.env_reward": True, "agent.fade_updates": 150, "updates_per_rollout": 2, "pooled": True},
             how="curve",
             algorithm="sqil",
         ),
         Method("gail", "GAIL", {**_often("ppo."), "pooled": True}, how="curve", algorithm="gail"),
-        Method("bc", "BC", {"pooled": True}, how="curve", algorithm="bc"),
+        Method("bc", "BC", {"pooled": True, "evaluate_every": 256, "prefill_steps": 512}, how="curve", algorithm="bc"),
     ),
     measures=(),
     tables=(WHILE_IT_LEARNS,),

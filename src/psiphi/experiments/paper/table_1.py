@@ -56,7 +56,7 @@ EXPERIMENT = Experiment(
             algorithm="gail",
             only_in=("coingrid",),
         ),
-        Method("idm", "IDM, who demonstrates", how="imitate", algorithm="idm", only_in=("roundabout",)),
+        Method("idm", "IDM, who demonstrates", how="rule", algorithm="idm", only_in=("roundabout",)),
     ),
     measures=(),
     tables=(
