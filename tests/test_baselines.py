@@ -215,3 +215,5 @@ def test_the_loop_of_a_run_counts_steps_and_evaluations():
     assert 3_000 <= loop.env_steps(loop.iterations) < 3_000 + per_rollout and loop.chunk * per_rollout == 1_024
     dqn = training.loop_of(training.default_run("dqn", "coingrid", steps=3_000, prefill_steps=1_000))
     assert dqn.env_steps(dqn.iterations) == 3_000 and dqn.rollout_length == 1
+    longer = training.loop_of(training.default_run("dqn", "coingrid", steps=3_000, prefill_steps=1_000, num_envs=4, rollout_length=2))
+    assert longer.prefill_steps == 1_000 and longer.env_steps(longer.iterations) == 3_000, "who replays has random steps at any length"

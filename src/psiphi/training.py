@@ -205,7 +205,7 @@ def loop_of(run: Run) -> scan.LoopConfig:
         return scan.LoopConfig(iterations=run.updates, chunk=min(run.evaluate_every or CHUNK, run.updates), seed=run.seed)
     length = run.rollout_length or algorithm.rollout_length(run.agent)
     rollout = length * run.num_envs
-    prefill = run.prefill_steps if length == 1 else 0
+    prefill = run.prefill_steps if algorithm.replays or length == 1 else 0
     by_steps = run.study + max(-(-(run.steps - prefill) // rollout), 1)
     iterations = max(-(-run.updates // run.updates_per_rollout), 1) if run.updates else by_steps
     return scan.LoopConfig(
