@@ -316,14 +316,14 @@ def test_a_loaded_ego_learns_on_where_its_file_names_a_world_or_it_is_given_one(
     with pytest.raises(UserError, match="This PsiPhi was loaded and its file names no world: set agent.world"):
         loaded.learn(10)
     loaded.world, loaded.demos, loaded.num_envs = training.worlds.gym.world_of(Street), demos, 4
-    before = loaded.predict(houses()).tolist()
     loaded.learn(40, study=0, progress=False)
-    assert loaded.steps >= 40 and loaded.predict(houses()).tolist() == before, "what it knew it still knows after so few steps"
+    assert loaded.steps >= 40 and int(loaded._state.count) < 20, "too few updates to learn from nothing what follows"
+    assert loaded.policy("west")(houses()).tolist() == [0] * 7 and loaded.policy("east")(houses()).tolist() == [1] * 7
 
 
 def test_what_was_trained_in_a_world_of_psiphi_goes_on_there(tmp_path):
     config = tiny.run("psiphi").agent
-    world = dataclasses.replace(training.worlds.find("coingrid"), config=tiny.WORLDS["coingrid"])
+    world = tiny.world("coingrid")
     first = psiphi.PsiPhi(world, config=config, num_envs=2, task="R-G")
     first.learn(32, study=1, out=tmp_path / "run", progress=False)
     assert first.run_dir == tmp_path / "run" and (tmp_path / "run" / "metrics.jsonl").exists()

@@ -1,6 +1,5 @@
 """`psiphi.BC`, `DQN`, `SQIL`, `GAIL` and `PPO`: one manner for all of them, in whatever a user calls an environment."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ def test_a_jax_environment_and_a_world_of_psiphi_will_do(tmp_path):
     probe = probes.make(probes.say_what_you_see())
     agent = psiphi.DQN(probe, config=config("dqn"), num_envs=2).learn(32, progress=False)
     assert agent.predict(np.zeros(probe.spec.obs_shape, np.float32)) in range(probe.spec.num_actions)
-    world = dataclasses.replace(training.worlds.find("coingrid"), config=tiny.WORLDS["coingrid"])
+    world = tiny.world("coingrid")
     in_coins = psiphi.DQN(world, config=tiny.run("dqn").agent, num_envs=2, task="R-G").learn(32, progress=False)
     assert in_coins._run is not None and in_coins._run["task"] == "R-G" and in_coins.predict(np.zeros((5, 5, 5), np.uint8)) in range(3)
     in_coins.save(tmp_path)

@@ -218,7 +218,7 @@ def test_the_api_and_the_command_line_keep_the_same_ego_preferences(tmp_path):
     found = training.train(run, progress=False)
     trained.save(tmp_path / "command", found)
     command = psiphi.load(tmp_path / "command")
-    world = dataclasses.replace(training.worlds.find("coingrid"), config=run.world)
+    world = tiny.world("coingrid")
     agent = psiphi.PsiPhi(world, config=run.agent, num_envs=2, seed=run.seed)
     agent._run = lambda *_: run  # pyright: ignore[reportAttributeAccessIssue] - the same training
     agent.learn(48, progress=False)

@@ -1,6 +1,8 @@
 """Runs that cost next to nothing: small worlds, small networks, few steps. Tests that share these share their compiled programs."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.model import Model
 from psiphi.training import Run, Trained
 from psiphi.types import EnvSpec
+from psiphi.worlds import World
 
 _ITD = {"torso_hidden": (8,), "phi_hidden": (8,), "psi_hidden": (8,), "batch": 4, "cross_batch": 4, "replay_size": 64}
 _DQN = {"torso_hidden": (8,), "head_hidden": (8,), "batch": 4, "replay_size": 64}
@@ -50,6 +53,17 @@ WORLDS: dict[str, Any] = {
     "roundabout": RoundaboutConfig(max_steps=30),
 }
 """By name: a config that makes a world small."""
+
+
+def world(name: str) -> World:
+    """A world of psiphi's with that config, for those who are given the world and not a run; few episodes are recorded in it."""
+    found = worlds.find(name)
+    presets = {algorithm: partial(_briefly, preset) for algorithm, preset in found.presets.items()}
+    return dataclasses.replace(found, config=WORLDS[name], presets=presets)
+
+
+def _briefly(preset: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    return {**preset(), "episodes": 4}
 
 
 def run(algorithm: str, env: str = "coingrid", **fields: Any) -> Run:
