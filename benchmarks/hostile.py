@@ -733,7 +733,7 @@ model_case(
     "bytes|sha256|safetensors",
     lambda path: arrays_of(path).write_bytes(b"\x80\x04cos\nsystem\n(S'touch executed'\ntR."),
 )
-model_case("a file", "is a file, not a directory", lambda path: (shutil.rmtree(path), path.write_text("x")))
+model_case("a file", "is a file, expected the directory of a trained model", lambda path: (shutil.rmtree(path), path.write_text("x")))
 model_case(
     "saved over somebody's manifest.json",
     "has a manifest.json that is not psiphi's",
