@@ -1121,7 +1121,7 @@ def environment() -> Any:
 
 api("fit: an environment", "an environment, expected what others did in it", lambda here, kit: psiphi.ITD().fit(environment()))
 for name, given, words in [
-    ("None", None, "The environment is a NoneType"),
+    ("None", None, "The environment is None, expected an environment"),
     ("a number", 7, "The environment is a int"),
     ("an unknown id", "NoSuchEnv-v0", "neither a world of psiphi nor a Gymnasium environment"),
     ("a module that is none", "nomodule:Env-v0", "cannot be imported"),
