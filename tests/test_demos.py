@@ -69,7 +69,7 @@ def test_the_caller_keeps_writable_arrays():
 
 
 def test_a_truncated_episode_bootstraps_and_a_terminated_one_does_not():
-    steps, count, _ = make().to_demos()
+    steps, count, *_ = make().to_demos()
     assert count.tolist() == [5, 2]
     assert steps.discount.tolist() == [[1, 1, 0, 1, 1], [1, 1, 0, 0, 0]]
     assert steps.next_action.tolist() == [[1, 2, 0, 1, NO_ACTION], [1, NO_ACTION, NO_ACTION, NO_ACTION, NO_ACTION]]
@@ -80,7 +80,7 @@ def test_without_a_last_observation_only_the_cut_off_step_is_lost():
     whole = make()
     seen, acted = [x.obs for x in whole], [x.action for x in whole]
     demos = Demonstrations.from_lists(seen, acted, ["a", "b", "a"], terminated=[True, False, False])
-    steps, count, _ = demos.to_demos()
+    steps, count, *_ = demos.to_demos()
     assert count.tolist() == [4, 1]
     assert steps.obs[0, :, 0].tolist() == [0, 1, 2, 20] and steps.discount[0].tolist() == [1, 1, 0, 1]
     assert steps.next_action[0].tolist() == [1, 2, NO_ACTION, 1]  # an end that nobody saw
