@@ -733,7 +733,7 @@ model_case(
     "bytes|sha256|safetensors",
     lambda path: arrays_of(path).write_bytes(b"\x80\x04cos\nsystem\n(S'touch executed'\ntR."),
 )
-model_case("a file", "is a file, not a directory", lambda path: (shutil.rmtree(path), path.write_text("x")))
+model_case("a file", "is a file, expected the directory of a trained model", lambda path: (shutil.rmtree(path), path.write_text("x")))
 model_case(
     "saved over somebody's manifest.json",
     "has a manifest.json that is not psiphi's",
@@ -1121,7 +1121,7 @@ def environment() -> Any:
 
 api("fit: an environment", "an environment, expected what others did in it", lambda here, kit: psiphi.ITD().fit(environment()))
 for name, given, words in [
-    ("None", None, "The environment is a NoneType"),
+    ("None", None, "The environment is None, expected an environment"),
     ("a number", 7, "The environment is a int"),
     ("an unknown id", "NoSuchEnv-v0", "neither a world of psiphi nor a Gymnasium environment"),
     ("a module that is none", "nomodule:Env-v0", "cannot be imported"),
