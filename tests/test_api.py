@@ -177,7 +177,7 @@ def test_preferences_can_be_set(itd):
     assert same == itd.set_preferences("west").predict(houses()).tolist()
     drawn = {itd.predict(houses()[3], deterministic=False) for _ in range(200)}
     assert drawn <= {0, 1}
-    with pytest.raises(UserError, match=r"The preferences have shape \(3,\), but expected were 4 finite weights"):
+    with pytest.raises(UserError, match=r"The preferences have shape \(3,\), expected 4 finite weights"):
         itd.set_preferences([1, 2, 3])
 
 
@@ -225,7 +225,7 @@ def test_a_newcomer_changes_nothing_that_is_known(learner, request, tmp_path):
 
 
 def test_who_is_known_is_no_newcomer(itd):
-    with pytest.raises(UserError, match="Agent 'west' is known already; expected were demonstrations of new agents only"):
+    with pytest.raises(UserError, match="Agent 'west' is known already; expected demonstrations of new agents only"):
         itd.fit_new_demonstrator(walks("west", 1, 2))
     with pytest.raises(UserError, match="ids would be of two kinds, such as 'west' and 5; use one kind"):
         itd.fit_new_demonstrator(walks(5, 1, 2))
@@ -397,7 +397,7 @@ def test_nothing_can_be_asked_before_it_is_learned(demos):
 def test_unknown_names_and_strange_arrays_are_refused_in_one_sentence(itd):
     with pytest.raises(UserError, match="There is no agent 'north'; the known agents are 'west', 'east'"):
         itd.reward("north")
-    with pytest.raises(UserError, match=r"The observation has shape \(2,\), but expected was \(3,\), or that with a leading axis"):
+    with pytest.raises(UserError, match=r"The observation has shape \(2,\), expected \(3,\), or that with a leading axis"):
         itd.policy("west")(np.zeros(2))
     with pytest.raises(UserError, match="There is an action 2, but the actions are 0 to 1"):
         itd.reward("west")(houses()[0], 2)

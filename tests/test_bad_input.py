@@ -114,8 +114,8 @@ def files_in(path: Path) -> set[str]:
         ("train bc --env highway-adversarial --demos recorded --updates 4", "'parked' of Highway cannot be recorded"),
         ("train bc --env roundabout --demos recorded --updates 4 --demonstrators nobody", "'nobody' is not a task of Roundabout"),
         # Demonstrations
-        ("train bc --env coingrid --demos online", "Nobody can be watched online in coingrid, expected recorded or a file"),
-        ("train itd --env CartPole-v1 --demos online", "Nobody can be watched online in CartPole-v1, expected a file as demonstrations"),
+        ("train bc --env coingrid --demos online", "coingrid has no demonstrators to watch online, expected recorded or a file"),
+        ("train itd --env CartPole-v1 --demos online", "CartPole-v1 has no demonstrators to watch online, expected a file"),
         ("train itd --env CartPole-v1 --demos recorded", "CartPole-v1 has no demonstrators of its own to record, expected a file"),
         ("train bc --env CartPole-v1", "bc learns from demonstrations, expected recorded, online or a file, but found none"),
         ("train bc --env CartPole-v1 --demos nowhere.npz", "nowhere.npz does not exist"),

@@ -203,7 +203,7 @@ def test_demonstrations_that_do_not_fit_are_refused():
     agent = bc.make(CONFIG, SPEC, 2, PACE)
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)
-    with pytest.raises(UserError, match="demonstrations of 3 demonstrators, but expected were those of 2"):
+    with pytest.raises(UserError, match="demonstrations of 3 demonstrators, expected those of 2"):
         jax.eval_shape(agent.init, KEY, demonstrations())
     with pytest.raises(UserError, match=r"obs has shape \(5,\), but the environment's observations have shape \(4,\)"):
         jax.eval_shape(bc.make(CONFIG, SPEC._replace(obs_shape=(4,)), 3, PACE).init, KEY, demonstrations())

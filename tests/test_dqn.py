@@ -274,7 +274,7 @@ def test_cloning_without_demonstrations_or_with_anothers_is_refused():
     agent = dqn.make(AUX, ENV.spec, 3, PACE)
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)
-    with pytest.raises(UserError, match="demonstrations of 2 demonstrators, but expected were those of 3"):
+    with pytest.raises(UserError, match="demonstrations of 2 demonstrators, expected those of 3"):
         jax.eval_shape(agent.init, KEY, demonstrations())
 
 

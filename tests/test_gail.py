@@ -248,10 +248,10 @@ def test_without_demonstrations_the_rewards_sign_decides_whether_to_stay_or_to_l
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"head_hidden": ()}, "head_hidden of the discriminator is empty, but expected was at least one hidden layer"),
+        ({"head_hidden": ()}, "head_hidden of the discriminator is empty, expected at least one hidden layer"),
         ({"steps": 0}, "steps is 0, expected at least 1"),
         ({"smoothing": 0.5}, "smoothing is 0.5, expected a number from 0 to 0.499"),
-        ({"ppo": replace(CONFIG.ppo, bc_weight=0.1)}, "bc_weight is 0.1, but expected was 0.0"),
+        ({"ppo": replace(CONFIG.ppo, bc_weight=0.1)}, "bc_weight is 0.1, expected 0.0"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(change, message):

@@ -322,7 +322,7 @@ def test_it_can_start_as_a_clone():
 @pytest.mark.parametrize("change", [{"torso_hidden": (16,)}, {"head_hidden": (8,)}])
 def test_a_clone_of_another_shape_is_refused(change):
     cloned = bc.of_demonstrator(clones(replace(BCConfig(torso="mlp", torso_hidden=(32,), head_hidden=()), **change)), 0)
-    with pytest.raises(UserError, match="cloned policy has layers .* but expected were this agent's"):
+    with pytest.raises(UserError, match="cloned policy has layers .* expected this agent's"):
         ppo.from_cloned(network(1), cloned)
 
 
@@ -334,7 +334,7 @@ def test_a_clone_of_another_shape_is_refused(change):
     [
         ({"epochs": 0}, "epochs is 0, expected at least 1"),
         ({"gamma": 1.5}, "gamma is 1.5, expected a number from 0 to 1"),
-        ({"minibatches": 3}, "minibatches is 3, but expected was a divisor of num_envs \\* rollout_length, 128"),
+        ({"minibatches": 3}, "minibatches is 3, expected a divisor of num_envs \\* rollout_length, 128"),
         ({"bc_weight": 0.1}, "bc_weight is 0.1, but there is no demonstrator to clone"),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_config_that_cannot_be_is_refused(change, message):
 
 def test_demonstrations_and_rollouts_must_be_what_was_announced():
     agent = ppo.make(AUX, ENV.spec, 3, PACE)
-    with pytest.raises(UserError, match="demonstrations of 2 demonstrators, but expected were those of 3"):
+    with pytest.raises(UserError, match="demonstrations of 2 demonstrators, expected those of 3"):
         jax.eval_shape(agent.init, KEY, demonstrations())
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)

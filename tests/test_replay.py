@@ -267,8 +267,8 @@ def test_demonstrations_that_fit_pass_the_door():
         (brought(next_action=7), "Demonstrator 0 took next action 7, but the environment's actions are 0 to 3."),
         (brought(discount=1.5), r"Demonstrator 0 has discounts outside of 0 \(the task ended there\) to 1."),
         (brought(discount=np.nan), r"Demonstrator 0 has discounts outside of 0 \(the task ended there\) to 1."),
-        (brought(count=(3, 0)), "Demonstrator 1 has shown 0 steps, but expected were 1 to 5, the number of steps that are stored."),
-        (brought(count=(3, 6)), "Demonstrator 1 has shown 6 steps, but expected were 1 to 5, the number of steps that are stored."),
+        (brought(count=(3, 0)), "Demonstrator 1 has shown 0 steps, expected 1 to 5, the number of steps that are stored."),
+        (brought(count=(3, 6)), "Demonstrator 1 has shown 6 steps, expected 1 to 5, the number of steps that are stored."),
     ],
 )
 def test_demonstrations_nobody_could_learn_from_are_refused_in_a_sentence(demos, sentence):
@@ -288,7 +288,7 @@ def test_only_the_demonstrator_asked_for_is_looked_at():
     [
         ({"demonstrator": 2}, "Demonstrator 2 is unknown: there are 2, counted from 0."),
         ({"demonstrator": -1}, "Demonstrator -1 is unknown: there are 2, counted from 0."),
-        ({"num_demonstrators": 3}, "There are demonstrations of 2 demonstrators, but expected were those of 3."),
+        ({"num_demonstrators": 3}, "There are demonstrations of 2 demonstrators, expected those of 3."),
         (
             {"spec": SPEC._replace(obs_shape=(3,))},
             r"The demonstrations' obs has shape \(2,\), but the environment's observations have shape \(3,\).",

@@ -260,13 +260,13 @@ def test_the_loop_runs_it_and_one_seed_gives_the_same_bits_twice(demos):
     ("changes", "sentence"),
     [
         ({"temperature": 0.0}, "temperature is 0.0, expected a number above 0"),
-        ({"absorbing": True, "dqn": replace(LEARNER, gamma=1.0)}, "SQIL's gamma is 1.0, but expected was less than 1"),
+        ({"absorbing": True, "dqn": replace(LEARNER, gamma=1.0)}, "SQIL's gamma is 1.0, expected less than 1"),
         ({"fade_updates": -1, "env_reward": True}, "fade_updates is -1, expected at least 0"),
         ({"fade_updates": 10}, "fade_updates is 10, but without env_reward nothing would be paid once demonstrations are gone"),
-        ({"dqn": replace(LEARNER, batch=7)}, "SQIL's batch is 7, but expected was an even number"),
-        ({"dqn": replace(LEARNER, n_step=3)}, "SQIL's n_step is 3, but expected was 1"),
-        ({"dqn": replace(LEARNER, double=True)}, "SQIL's double is True, but expected was False"),
-        ({"dqn": replace(LEARNER, bc_weight=0.1)}, "SQIL's bc_weight is 0.1, but expected was 0.0"),
+        ({"dqn": replace(LEARNER, batch=7)}, "SQIL's batch is 7, expected an even number"),
+        ({"dqn": replace(LEARNER, n_step=3)}, "SQIL's n_step is 3, expected 1"),
+        ({"dqn": replace(LEARNER, double=True)}, "SQIL's double is True, expected False"),
+        ({"dqn": replace(LEARNER, bc_weight=0.1)}, "SQIL's bc_weight is 0.1, expected 0.0"),
     ],
 )
 def test_what_it_has_no_use_for_is_refused(changes, sentence):

@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused(change, agents, envs, message):
 def test_demonstrations_must_be_of_as_many(agent):
     with pytest.raises(UserError, match="There are no demonstrations"):
         jax.eval_shape(agent.init, KEY, None)
-    with pytest.raises(UserError, match="of 2 demonstrators, but expected were those of 3"):
+    with pytest.raises(UserError, match="of 2 demonstrators, expected those of 3"):
         jax.eval_shape(together.make(CONFIG, ENV.spec, 3, PACE).init, KEY, shown())
 
 

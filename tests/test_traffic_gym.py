@@ -116,8 +116,8 @@ def test_traffic_of_ones_own_with_its_time_limit():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: HighwayEnv(scenario="rush-hour"), "no scenario 'rush-hour'; expected was one of single-task, adversarial, multi-task"),
-        (lambda: HighwayEnv(lane=3), "Highway has no option lane; expected were render_mode, lanes"),
+        (lambda: HighwayEnv(scenario="rush-hour"), "no scenario 'rush-hour'; expected one of single-task, adversarial, multi-task"),
+        (lambda: HighwayEnv(lane=3), "Highway has no option lane; expected render_mode, lanes"),
         (lambda: RoundaboutEnv(lanes=3), "Roundabout has no option lanes"),
         (lambda: HighwayEnv(render_mode="human"), "render_mode is 'human'"),
         (lambda: HighwayEnv(lanes=3), "goal's lane is 3"),
@@ -135,5 +135,5 @@ def test_a_wrong_action_is_refused_and_a_reset_asked_for():
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(0)
     env.reset(seed=0)
-    with pytest.raises(psiphi.UserError, match="action is 9, but expected was a whole number from 0 to 8"):
+    with pytest.raises(psiphi.UserError, match="action is 9, expected a whole number from 0 to 8"):
         env.step(9)

@@ -124,7 +124,7 @@ def test_a_world_that_shows_nobody_says_so():
 
     alone = SyncVectorEnv([Alone] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     world = dataclasses.replace(gym.world_of(alone), watched=lambda config: NAMES, lensed=False)
-    with pytest.raises(UserError, match='The environment shows nobody: expected "demonstrator" and "demonstration" in the info'):
+    with pytest.raises(UserError, match='The environment shows no demonstrators, expected "demonstrator" and "demonstration" in the info'):
         watched_in(world)
 
 

@@ -70,7 +70,7 @@ def demonstrator(world: World, agent: str, noise: float, kind: Kind = "epsilon")
     if kind == "epsilon":
         return (1 - noise) * best + noise * random_policy(world)
     if kind != "boltzmann":
-        raise ValueError(f"The kind is {kind!r}, but expected was 'epsilon' or 'boltzmann'.")
+        raise ValueError(f"The kind is {kind!r}, expected 'epsilon' or 'boltzmann'.")
     return softmax(q / temperature(world, q, noise)) if noise else best
 
 

@@ -59,7 +59,7 @@ class Correlations(NamedTuple):
 def correlations(world: World, inferred: np.ndarray, true: np.ndarray, recorded: Recorded, agent: str, walk: Recorded) -> Correlations:
     """How the inferred reward ``[S, A, J]`` of an agent goes with its true one on logged and on random steps."""
     if inferred.shape != world.chance.shape or true.shape != world.chance.shape:
-        raise ValueError(f"The rewards have shapes {inferred.shape} and {true.shape}, but expected was {world.chance.shape}.")
+        raise ValueError(f"The rewards have shapes {inferred.shape} and {true.shape}, expected {world.chance.shape}.")
     own = recorded.demos.agent == agent
     return Correlations(
         _correlation(inferred, true, recorded, own),

@@ -1,4 +1,4 @@
-"""PsiPhi-learning: what demonstrators want, learned without rewards, and put to use on tasks nobody demonstrated.
+"""PsiPhi-learning: infer what demonstrators want, without rewards, and reuse their behaviour on new tasks.
 
 Importing the package registers its Gymnasium environments and nothing more: JAX is loaded when a public name is first used.
 """

@@ -108,7 +108,7 @@ def check_shapes(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = 
     if demonstrator is not None and not 0 <= demonstrator < agents:
         raise UserError(f"Demonstrator {demonstrator} is unknown: there are {agents}, counted from 0.")
     if num_demonstrators is not None and num_demonstrators != agents:
-        raise UserError(f"There are demonstrations of {agents} demonstrators, but expected were those of {num_demonstrators}.")
+        raise UserError(f"There are demonstrations of {agents} demonstrators, expected those of {num_demonstrators}.")
     for name, shape in (("obs", demos.steps.obs.shape[2:]), ("next_obs", demos.steps.next_obs.shape[2:])):
         if shape != spec.obs_shape:
             raise UserError(
@@ -132,7 +132,7 @@ def check_demos(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = N
 def _check_demonstrator(demos: Demos, k: int, num_actions: int) -> None:
     count, room = int(demos.count[k]), demos.steps.action.shape[1]
     if not 0 < count <= room:
-        raise UserError(f"Demonstrator {k} has shown {count} steps, but expected were 1 to {room}, the number of steps that are stored.")
+        raise UserError(f"Demonstrator {k} has shown {count} steps, expected 1 to {room}, the number of steps that are stored.")
     action, next_action = (np.asarray(x[k, :count]) for x in (demos.steps.action, demos.steps.next_action))
     for name, taken, least in (("action", action, 0), ("next action", next_action, NO_ACTION)):
         strange = taken[(taken < least) | (taken >= num_actions)]

@@ -291,7 +291,7 @@ def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demo
     if given is None and run.demos == ONLINE:
         names = world.watched(run.world)
         if not names:
-            raise UserError(f"Nobody can be watched online in {world.name}, expected {_sources(world)} as demonstrations.")
+            raise UserError(f"{world.name} has no demonstrators to watch online, expected {_sources(world)} as demonstrations.")
         names = (EVERYBODY,) if run.pooled else names
         watch = watching.watch_all_as_one if run.pooled else watching.watch
         return Shown(replay.no_demonstrations(spec, len(names), run.room), names, watch)

@@ -169,11 +169,9 @@ def discriminate(
 def check(config: GAILConfig) -> None:
     """Refuse what GAIL has no use for, and what it cannot do."""
     if not config.head_hidden:
-        raise UserError("head_hidden of the discriminator is empty, but expected was at least one hidden layer.")
+        raise UserError("head_hidden of the discriminator is empty, expected at least one hidden layer.")
     if config.ppo.bc_weight:
-        raise UserError(
-            f"GAIL's bc_weight is {config.ppo.bc_weight}, but expected was 0.0: its generator learns from the discriminator only."
-        )
+        raise UserError(f"GAIL's bc_weight is {config.ppo.bc_weight}, expected 0.0: its generator learns from the discriminator only.")
 
 
 def make(config: GAILConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:

@@ -156,7 +156,7 @@ def from_cloned(net: ActorCritic, cloned: ActionNet) -> ActorCritic:
 
     mine, theirs = ([x.shape for x in jax.tree.leaves(acting(policy))] for policy in (net.policy, cloned))
     if jax.tree.structure(acting(net.policy)) != jax.tree.structure(acting(cloned)) or mine != theirs:
-        raise UserError(f"the cloned policy has layers {theirs}, but expected were this agent's, {mine}.")
+        raise UserError(f"the cloned policy has layers {theirs}, expected this agent's, {mine}.")
     return eqx.tree_at(lambda n: acting(n.policy), net, acting(cloned))
 
 
@@ -259,7 +259,7 @@ def check(config: PPOConfig, num_demonstrators: int, pace: Pace) -> None:
     """Refuse what cannot be done."""
     steps = pace.num_envs * config.rollout_length
     if steps % config.minibatches:
-        raise UserError(f"minibatches is {config.minibatches}, but expected was a divisor of num_envs * rollout_length, {steps}.")
+        raise UserError(f"minibatches is {config.minibatches}, expected a divisor of num_envs * rollout_length, {steps}.")
     if config.bc_weight and not num_demonstrators:
         raise UserError(f"bc_weight is {config.bc_weight}, but there is no demonstrator to clone; set it to 0 or bring demonstrations.")
 

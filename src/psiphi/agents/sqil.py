@@ -143,13 +143,13 @@ def check(config: SQILConfig) -> None:
             f"fade_updates is {config.fade_updates}, but without env_reward nothing would be paid once demonstrations are gone."
         )
     if inner.batch < 2 or inner.batch % 2:
-        raise UserError(f"SQIL's batch is {inner.batch}, but expected was an even number: half of it are demonstrations.")
+        raise UserError(f"SQIL's batch is {inner.batch}, expected an even number: half of it are demonstrations.")
     if config.absorbing and inner.gamma >= 1:
-        raise UserError(f"SQIL's gamma is {inner.gamma}, but expected was less than 1: an absorbing end pays for ever.")
+        raise UserError(f"SQIL's gamma is {inner.gamma}, expected less than 1: an absorbing end pays for ever.")
     unused = {"n_step": (inner.n_step, 1), "double": (inner.double, False), "bc_weight": (inner.bc_weight, 0.0)}
     for name, (found, expected) in unused.items():
         if found != expected:
-            raise UserError(f"SQIL's {name} is {found}, but expected was {expected}: its soft backup has no other.")
+            raise UserError(f"SQIL's {name} is {found}, expected {expected}: its soft backup has no other.")
 
 
 def make(config: SQILConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -> Agent:

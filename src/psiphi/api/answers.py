@@ -35,14 +35,14 @@ def as_batch(obs: Any, spec: EnvSpec) -> tuple[np.ndarray, bool]:
         return array[None], True
     if array.shape[1:] == spec.obs_shape and array.ndim == len(spec.obs_shape) + 1:
         return array, False
-    raise UserError(f"The observation has shape {array.shape}, but expected was {spec.obs_shape}, or that with a leading axis for a batch.")
+    raise UserError(f"The observation has shape {array.shape}, expected {spec.obs_shape}, or that with a leading axis for a batch.")
 
 
 def as_actions(action: Any, count: int, num_actions: int) -> np.ndarray:
     """Actions ``[B]``."""
     array = np.atleast_1d(doors.numbers(action, "The actions"))
     if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
-        raise UserError(f"The actions are {array.dtype} of shape {array.shape}, but expected were {count} integers, one per observation.")
+        raise UserError(f"The actions are {array.dtype} of shape {array.shape}, expected {count} integers, one per observation.")
     if array.size and not 0 <= array.min() <= array.max() < num_actions:
         raise UserError(f"There is an action {array[(array < 0) | (array >= num_actions)][0]}, but the actions are 0 to {num_actions - 1}.")
     return array.astype(np.int32)

@@ -244,7 +244,7 @@ class Learned:
             return self
         array, d = np.asarray(doors.numbers(w, "The weights"), np.float32), known.model.w.shape[1]
         if array.shape != (d,) or not np.isfinite(array).all():
-            raise UserError(f"The preferences have shape {array.shape}, but expected were {d} finite weights, one per cumulant.")
+            raise UserError(f"The preferences have shape {array.shape}, expected {d} finite weights, one per cumulant.")
         self._task = array
         return self
 
@@ -349,9 +349,9 @@ def _inferred(prior: tasks.Prior, phi: Any, reward: Any, inference: Inference) -
 def check_fits(demos: Demonstrations, shape: tuple[int, ...], num_actions: int) -> None:
     """One sentence for demonstrations of another world."""
     if demos.obs.shape[1:] != shape:
-        raise UserError(f"The demonstrations' observations have shape {demos.obs.shape[1:]}, but expected was {shape}.")
+        raise UserError(f"The demonstrations' observations have shape {demos.obs.shape[1:]}, expected {shape}.")
     if demos.num_actions > num_actions:
-        raise UserError(f"The demonstrations have {demos.num_actions} actions, but expected were at most {num_actions}.")
+        raise UserError(f"The demonstrations have {demos.num_actions} actions, expected at most {num_actions}.")
 
 
 def known_from(model: Model, lens: Lens, demos: Demos | None, agents: tuple[AgentId, ...], **facts: Any) -> Known:

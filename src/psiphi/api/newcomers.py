@@ -100,7 +100,7 @@ def check_new(known: Known, demos: Demonstrations) -> None:
     doors.demonstrations(demos, Demonstrations)
     familiar = [agent for agent in demos.agents if agent in known.agents]
     if familiar:
-        raise UserError(f"Agent {familiar[0]!r} is known already; expected were demonstrations of new agents only.")
+        raise UserError(f"Agent {familiar[0]!r} is known already; expected demonstrations of new agents only.")
     if len({type(agent) for agent in (*known.agents, *demos.agents)}) > 1:
         raise UserError(f"The agents' ids would be of two kinds, such as {known.agents[0]!r} and {demos.agents[0]!r}; use one kind.")
     check_fits(demos, known.lens.shape, known.num_actions)

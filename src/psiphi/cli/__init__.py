@@ -168,7 +168,7 @@ COMMANDS: dict[str, Command] = {
 
 HELP = f"""usage: psiphi COMMAND [OPTIONS]
 
-PsiPhi-learning: what demonstrators want, learned without rewards, and put to use on tasks nobody demonstrated.
+PsiPhi-learning: infer what demonstrators want, without rewards, and reuse their behaviour on new tasks.
 
 {chr(10).join(f"  {name:<11} {command.words}" for name, command in COMMANDS.items())}
 

@@ -35,7 +35,7 @@ class Columns:
     """Time within the episode: steps, frames or seconds, evenly spaced. Without such a column the order of the rows counts."""
     obs: str = "obs,obs_*"
     """The observation: names or patterns, separated by commas ("x,y,speed", "lidar_*"). Where no column is called
-    obs or obs_..., all columns of numbers without another role. In a Minari dataset of dictionaries, the key."""
+    obs or `obs_...`, all columns of numbers without another role. In a Minari dataset of dictionaries, the key."""
     action: str = "action"
     """A whole number from 0; for psiphi demos discretise, any numbers, columns separated by commas. Missing in the last row of an episode:
     that row is only the observation after the last step."""

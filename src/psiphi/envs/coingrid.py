@@ -61,14 +61,14 @@ class CoinGridConfig:
     def __post_init__(self):
         configs.check(self, "CoinGrid's ")
         if not 3 <= self.size <= 250:
-            raise UserError(f"CoinGrid's size is {self.size}, but expected was a number from 3 (walls and one free cell) to 250.")
+            raise UserError(f"CoinGrid's size is {self.size}, expected a number from 3 (walls and one free cell) to 250.")
         if len(self.coins) != len(COLOURS) or min(self.coins) < 0 or sum(self.coins) == 0:
-            raise UserError(f"CoinGrid's coins are {self.coins}, but expected were counts of red, green, yellow, not negative, not all 0.")
+            raise UserError(f"CoinGrid's coins are {self.coins}, expected counts of red, green, yellow, not negative, not all 0.")
         most = num_cells(self) - 1
         if sum(self.coins) > most:
             raise UserError(f"CoinGrid has {sum(self.coins)} coins, but a room of size {self.size} holds at most {most} beside the agent.")
         if not 0 <= self.num_layouts < 2**16:
-            raise UserError(f"CoinGrid's num_layouts is {self.num_layouts}, but expected was 0 (unlimited) or a number below {2**16}.")
+            raise UserError(f"CoinGrid's num_layouts is {self.num_layouts}, expected 0 (unlimited) or a number below {2**16}.")
 
 
 class State(NamedTuple):
@@ -113,7 +113,7 @@ def task_weights(name: str) -> tuple[float, float, float]:
     """Weights of a task by its name: "R+G", "-R+G", "Y", "R-0.5G" ..."""
     weights = dict.fromkeys("RGY", 0.0)
     if not name or not re.fullmatch(r"([+-]?(\d+(\.\d*)?|\.\d+)?[RGY])+", name):
-        raise UserError(f"{name!r} is not a CoinGrid task; expected were signed colours such as {', '.join(TASKS)} or 'Y-0.5R'.")
+        raise UserError(f"{name!r} is not a CoinGrid task; expected signed colours such as {', '.join(TASKS)} or 'Y-0.5R'.")
     for sign, size, letter in re.findall(r"([+-]?)([\d.]*)([RGY])", name):
         weights[letter] += float(size or 1) * (-1 if sign == "-" else 1)
     return weights["R"], weights["G"], weights["Y"]
@@ -289,7 +289,7 @@ def make(config: CoinGridConfig, weights: Float[Array, "3"] | Sequence[float]) -
     """CoinGrid with the reward ``weights . features``; `TimeStep.extras["features"]` counts the coins just collected by colour."""
     weights = jnp.asarray(weights, jnp.float32)
     if weights.shape != (len(COLOURS),):
-        raise UserError(f"CoinGrid's weights have shape {weights.shape}, but expected was one weight per colour, ({len(COLOURS)},).")
+        raise UserError(f"CoinGrid's weights have shape {weights.shape}, expected one weight per colour, ({len(COLOURS)},).")
 
     def start(key: Array) -> tuple[State, Array]:
         state = reset(config, key)

@@ -320,7 +320,7 @@ def record(
     """
     table = np.asarray(weights, np.float32)
     if table.ndim != 2 or table.shape[1] != len(COLOURS):
-        raise UserError(f"The demonstrators' weights have shape {table.shape}, but expected was a row of {len(COLOURS)} for each of them.")
+        raise UserError(f"The demonstrators' weights have shape {table.shape}, expected a row of {len(COLOURS)} for each of them.")
     if episodes < 1 or temperature <= 0:
         raise UserError(f"Demonstrations need at least 1 episode and a positive temperature, but found {episodes} and {temperature}.")
     traces = [_record_one(config, w, episodes, temperature, gamma, jax.random.fold_in(key, k), wander, chunk) for k, w in enumerate(table)]

@@ -41,9 +41,9 @@ class CoinGridEnv(gymnasium.Env[np.ndarray, np.integer | int]):
         self.config = _config(config)
         self.weights = np.asarray(coingrid.task_weights(task) if weights is None else weights, np.float32)
         if self.weights.shape != (len(coingrid.COLOURS),):
-            raise UserError(f"CoinGrid's weights have shape {self.weights.shape}, but expected was one weight per colour, (3,).")
+            raise UserError(f"CoinGrid's weights have shape {self.weights.shape}, expected one weight per colour, (3,).")
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise UserError(f"CoinGrid's render_mode is {render_mode!r}, but expected was None or 'rgb_array'.")
+            raise UserError(f"CoinGrid's render_mode is {render_mode!r}, expected None or 'rgb_array'.")
         self.render_mode = render_mode
         shape = coingrid.spec(self.config).obs_shape
         self.observation_space = gymnasium.spaces.Box(0, 2 if self.config.orientation == "half" else 1, shape, np.uint8)
@@ -61,7 +61,7 @@ class CoinGridEnv(gymnasium.Env[np.ndarray, np.integer | int]):
         if self._state is None:
             raise gymnasium.error.ResetNeeded("Cannot call CoinGrid's step() before reset().")
         if not self.action_space.contains(action):
-            raise UserError(f"CoinGrid's action is {action!r}, but expected was 0 (left), 1 (right) or 2 (forward).")
+            raise UserError(f"CoinGrid's action is {action!r}, expected 0 (left), 1 (right) or 2 (forward).")
         self._state, out = _step(self.config, self.weights, self._state, np.int32(action))
         terminated = float(out.discount) == 0
         info = {name: np.array(value) for name, value in out.extras.items()}
@@ -82,7 +82,7 @@ def _config(fields: dict[str, Any]) -> CoinGridConfig:
     known = [field.name for field in dataclasses.fields(CoinGridConfig)]
     unknown = sorted(set(fields) - set(known))
     if unknown:
-        raise UserError(f"CoinGrid has no option {', '.join(unknown)}; expected were task, weights, render_mode, {', '.join(known)}.")
+        raise UserError(f"CoinGrid has no option {', '.join(unknown)}; expected task, weights, render_mode, {', '.join(known)}.")
     if "coins" in fields:
         fields = {**fields, "coins": tuple(fields["coins"])}
     return CoinGridConfig(**fields)

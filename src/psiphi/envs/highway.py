@@ -136,26 +136,26 @@ class HighwayConfig:
 def _check(config: HighwayConfig) -> None:
     for name in ("lanes", "cars", "simulation_frequency", "policy_frequency", "max_steps", "observed"):
         if not isinstance(getattr(config, name), int) or getattr(config, name) < 1:
-            raise UserError(f"Highway's {name} is {getattr(config, name)}, but expected was a whole number of at least 1.")
+            raise UserError(f"Highway's {name} is {getattr(config, name)}, expected a whole number of at least 1.")
     if config.cars <= config.observed:
-        raise UserError(f"Highway has {config.cars} cars, but expected was more than the {config.observed} others in an observation.")
+        raise UserError(f"Highway has {config.cars} cars, expected more than the {config.observed} others in an observation.")
     if config.simulation_frequency % config.policy_frequency:
         raise UserError(
-            f"Highway's simulation_frequency is {config.simulation_frequency}, but expected was a multiple of the policy_frequency, "
+            f"Highway's simulation_frequency is {config.simulation_frequency}, expected a multiple of the policy_frequency, "
             f"{config.policy_frequency}."
         )
     for name in ("density", "ego_spacing", "speed_width", "lane_width", "max_braking"):
         if not getattr(config, name) > 0:
-            raise UserError(f"Highway's {name} is {getattr(config, name)}, but expected was a positive number.")
+            raise UserError(f"Highway's {name} is {getattr(config, name)}, expected a positive number.")
     if not 0 <= config.in_goal_lane <= 1:
-        raise UserError(f"Highway's in_goal_lane is {config.in_goal_lane}, but expected was a share from 0 to 1.")
+        raise UserError(f"Highway's in_goal_lane is {config.in_goal_lane}, expected a share from 0 to 1.")
     for name, span in (("deficit", config.deficit), ("ego_speed", config.ego_speed or (0.0, 0.0))):
         if not 0 <= span[0] <= span[1] <= MAX_SPEED:
-            raise UserError(f"Highway's {name} is {span}, but expected was a range within 0 and {MAX_SPEED:g} m/s.")
+            raise UserError(f"Highway's {name} is {span}, expected a range within 0 and {MAX_SPEED:g} m/s.")
     if not 0 <= config.ego_rank < config.cars:
-        raise UserError(f"Highway's ego_rank is {config.ego_rank}, but expected was a number from 0 to {config.cars - 1}.")
+        raise UserError(f"Highway's ego_rank is {config.ego_rank}, expected a number from 0 to {config.cars - 1}.")
     if not config.table:
-        raise UserError("Highway's table of actions is empty, but expected was at least one (acceleration, steering).")
+        raise UserError("Highway's table of actions is empty, expected at least one (acceleration, steering).")
     _check_goals(config)
     _check_room(config)
 
@@ -163,19 +163,19 @@ def _check(config: HighwayConfig) -> None:
 def _check_goals(config: HighwayConfig) -> None:
     """What is wanted must be possible on this road."""
     if not config.goals:
-        raise UserError("Highway's goals are empty, but expected was at least one goal for the others.")
+        raise UserError("Highway's goals are empty, expected at least one goal for the others.")
     for wish in (*config.goals, config.ego):
         if wish.lane is not None and not 0 <= wish.lane < config.lanes:
-            raise UserError(f"A goal's lane is {wish.lane}, but expected was a lane from 0 to {config.lanes - 1}.")
+            raise UserError(f"A goal's lane is {wish.lane}, expected a lane from 0 to {config.lanes - 1}.")
         if not 0 <= wish.speed[0] <= wish.speed[1] <= MAX_SPEED:
-            raise UserError(f"A goal's speed is {wish.speed}, but expected was a range within 0 and {MAX_SPEED:g} m/s.")
+            raise UserError(f"A goal's speed is {wish.speed}, expected a range within 0 and {MAX_SPEED:g} m/s.")
         for name in ("time_gap", "jam_distance", "weight"):
             if not getattr(wish, name) >= 0:
-                raise UserError(f"A goal's {name} is {getattr(wish, name)}, but expected was a number of at least 0.")
+                raise UserError(f"A goal's {name} is {getattr(wish, name)}, expected a number of at least 0.")
     if not any(wish.weight for wish in config.goals):
-        raise UserError("Every goal's weight is 0, but expected was a positive one, as each car draws its goal by weight.")
+        raise UserError("Every goal's weight is 0, expected a positive one, as each car draws its goal by weight.")
     if config.ego.lane is None:
-        raise UserError("The ego's goal has no lane, but expected was one from 0, as its reward measures the distance to it.")
+        raise UserError("The ego's goal has no lane, expected one from 0, as its reward measures the distance to it.")
 
 
 def _check_room(config: HighwayConfig) -> None:
@@ -186,12 +186,12 @@ def _check_room(config: HighwayConfig) -> None:
     if longest + travel > ROAD_LENGTH:
         raise UserError(
             f"{config.cars} cars at density {config.density:g} need up to {longest + travel:,.0f} m with the way they drive, but the road "
-            f"has {ROAD_LENGTH:,.0f} m; expected were fewer cars, a higher density or fewer steps."
+            f"has {ROAD_LENGTH:,.0f} m; expected fewer cars, a higher density or fewer steps."
         )
     if 0.9 * _spacing(config, 0.0) < LENGTH:
         raise UserError(
             f"At density {config.density:g} on {config.lanes} lanes slow cars would start {0.9 * _spacing(config, 0.0):.1f} m apart, but "
-            f"expected was at least a car's length, {LENGTH:g} m."
+            f"expected at least a car's length, {LENGTH:g} m."
         )
 
 

@@ -121,28 +121,26 @@ class RoundaboutConfig:
 def _check(config: RoundaboutConfig) -> None:
     for name in ("simulation_frequency", "policy_frequency", "max_steps", "observed"):
         if not isinstance(getattr(config, name), int) or getattr(config, name) < 1:
-            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, but expected was a whole number of at least 1.")
+            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, expected a whole number of at least 1.")
     if config.simulation_frequency % config.policy_frequency:
         raise UserError(
-            f"Roundabout's simulation_frequency is {config.simulation_frequency}, but expected was a multiple of the policy_frequency, "
+            f"Roundabout's simulation_frequency is {config.simulation_frequency}, expected a multiple of the policy_frequency, "
             f"{config.policy_frequency}."
         )
     if len(config.others) < config.observed:
-        raise UserError(f"Roundabout has {len(config.others)} others, but expected were at least the {config.observed} in an observation.")
+        raise UserError(f"Roundabout has {len(config.others)} others, expected at least the {config.observed} in an observation.")
     for place in (*config.exits, config.ego_exit):
         if place not in EXITS:
-            raise UserError(f"Roundabout's exit is {place!r}, but expected was one of {', '.join(EXITS)}.")
+            raise UserError(f"Roundabout's exit is {place!r}, expected one of {', '.join(EXITS)}.")
     if not config.exits or len(config.exits) != len(config.exit_weights):
-        raise UserError(f"Roundabout has {len(config.exits)} exits with {len(config.exit_weights)} weights, but expected was one for each.")
+        raise UserError(f"Roundabout has {len(config.exits)} exits with {len(config.exit_weights)} weights, expected one for each.")
     if min(config.exit_weights) < 0 or not any(config.exit_weights):
-        raise UserError(
-            f"Roundabout's exit_weights are {config.exit_weights}, but expected were numbers of at least 0, some of them positive."
-        )
+        raise UserError(f"Roundabout's exit_weights are {config.exit_weights}, expected numbers of at least 0, some of them positive.")
     for name in ("place_deviation", "speed_deviation"):
         if not getattr(config, name) >= 0:
-            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, but expected was a number of at least 0.")
+            raise UserError(f"Roundabout's {name} is {getattr(config, name)}, expected a number of at least 0.")
     if not config.table:
-        raise UserError("Roundabout's table of actions is empty, but expected was at least one (acceleration, steering).")
+        raise UserError("Roundabout's table of actions is empty, expected at least one (acceleration, steering).")
     _check_arrivals(config)
 
 
@@ -158,7 +156,7 @@ def _check_arrivals(config: RoundaboutConfig) -> None:
         if not (circular or 0 <= arrival.s <= length):  # a circle goes on before and behind each of its lanes
             raise UserError(f"A car starts at {arrival.s:g} m from {arrival.start!r} to {arrival.end!r}, but that lane has {length:.1f} m.")
         if not 0 <= arrival.speed <= MAX_SPEED:
-            raise UserError(f"A car starts at {arrival.speed} m/s, but expected was a speed from 0 to {MAX_SPEED:g}.")
+            raise UserError(f"A car starts at {arrival.speed} m/s, expected a speed from 0 to {MAX_SPEED:g}.")
         lane = (*edge, arrival.rank)
         if any(lane == other and abs(arrival.s - s) < LENGTH for other, s in there):
             raise UserError(

@@ -51,7 +51,7 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
 
     def __init__(self, name: str, config: Config, road: Road, bound: float, render_mode: str | None):
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise UserError(f"{name}'s render_mode is {render_mode!r}, but expected was None or 'rgb_array'.")
+            raise UserError(f"{name}'s render_mode is {render_mode!r}, expected None or 'rgb_array'.")
         self.name, self.config, self.road, self.render_mode = name, config, road, render_mode
         self.metadata = {**type(self).metadata, "render_fps": config.policy_frequency}
         spec = _env(config).spec
@@ -70,7 +70,7 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
         if self._state is None:
             raise gymnasium.error.ResetNeeded(f"Cannot call {self.name}'s step() before reset().")
         if not self.action_space.contains(action):
-            raise UserError(f"{self.name}'s action is {action!r}, but expected was a whole number from 0 to {len(self.config.table) - 1}.")
+            raise UserError(f"{self.name}'s action is {action!r}, expected a whole number from 0 to {len(self.config.table) - 1}.")
         self._state, out = _step(self.config, self._state, np.int32(action))
         out = jax.device_get(out)
         terminated = float(out.discount) == 0
@@ -91,7 +91,7 @@ class HighwayEnv(TrafficEnv):
 
     def __init__(self, scenario: str = "multi-task", render_mode: str | None = None, **config: Any):
         if scenario not in highway.SCENARIOS:
-            raise UserError(f"Highway has no scenario {scenario!r}; expected was one of {', '.join(highway.SCENARIOS)}.")
+            raise UserError(f"Highway has no scenario {scenario!r}; expected one of {', '.join(highway.SCENARIOS)}.")
         chosen = _changed("Highway", highway.SCENARIOS[scenario](), config)
         super().__init__("Highway", chosen, roads.highway(chosen.lanes, highway.ROAD_LENGTH), highway.CLIP, render_mode)
 
@@ -108,7 +108,7 @@ def _changed(name: str, config: Any, fields: dict[str, Any]) -> Any:
     known = [field.name for field in dataclasses.fields(config)]
     unknown = sorted(set(fields) - set(known))
     if unknown:
-        raise UserError(f"{name} has no option {', '.join(unknown)}; expected were render_mode, {', '.join(known)}.")
+        raise UserError(f"{name} has no option {', '.join(unknown)}; expected render_mode, {', '.join(known)}.")
     return dataclasses.replace(config, **{field: _frozen(value) for field, value in fields.items()})
 
 

@@ -54,7 +54,7 @@ class Setting:
     def __post_init__(self):
         configs.check(self)
         if not self.goals:
-            raise UserError("goals is empty, but expected was at least one exit for the ego.")
+            raise UserError("goals is empty, expected at least one exit for the ego.")
 
 
 def _itd() -> ITDConfig:

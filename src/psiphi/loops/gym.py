@@ -123,7 +123,7 @@ def others_seen(step: Step) -> tuple[np.ndarray, Demonstration]:
     """
     found = [_info_of(step.info, i) for i in range(len(step.real))]
     if any("demonstrator" not in one or "demonstration" not in one for one in found):
-        raise UserError('The environment shows nobody: expected "demonstrator" and "demonstration" in the info of its steps.')
+        raise UserError('The environment shows no demonstrators, expected "demonstrator" and "demonstration" in the info of its steps.')
     who = np.stack([np.where(real, one["demonstrator"], -1) for one, real in zip(found, step.real, strict=True)])
     columns = [np.stack([one["demonstration"][name] for one in found]) for name in Demonstration._fields]
     return who.reshape(-1).astype(np.int32), Demonstration(*(x.reshape(-1, *x.shape[2:]) for x in columns))  # pyright: ignore[reportArgumentType]

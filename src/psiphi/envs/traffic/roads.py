@@ -84,7 +84,7 @@ def at(column: np.ndarray, index: Array | np.generic) -> Any:
 def highway(num_lanes: int = 4, length: float = 10_000.0, speed_limit: float = 30.0) -> Road:
     """Parallel straight lanes along x; lane 0 at y = 0 is the leftmost."""
     if num_lanes < 1:
-        raise UserError(f"A highway has {num_lanes} lanes, but expected was at least 1.")
+        raise UserError(f"A highway has {num_lanes} lanes, expected at least 1.")
     ys = lane.WIDTH * np.arange(num_lanes)
     return build([("0", "1", lane.straight((0.0, y), (length, y), speed_limit)) for y in ys])
 
