@@ -24,7 +24,7 @@ import run
 
 import psiphi
 from psiphi import Demonstrations
-from psiphi.api.itd import OFFLINE
+from psiphi.api.itd import LEARNED, OFFLINE
 from psiphi.envs import coingrid, coingrid_exact
 from psiphi.experiments.coingrid import Setting, demonstrations, transfer
 
@@ -98,9 +98,11 @@ def measured(setting: Setting, rewards: dict[str, Any], seed: int, boards: int) 
     return found
 
 
-def fitted(logs: Demonstrations, seed: int, features: Any = None) -> tuple[psiphi.ITD, float]:
+def fitted(logs: Demonstrations, seed: int, features: Any = None, updates: int | None = None) -> tuple[psiphi.ITD, float]:
+    """The default, or the one for features of the user's; and what it took."""
     began = time.process_time()
-    config = None if features is None else dataclasses.replace(OFFLINE, cumulants="given")
+    config = LEARNED if features is None else dataclasses.replace(OFFLINE, cumulants="given")
+    config = config if updates is None else dataclasses.replace(config, updates=updates)
     return psiphi.ITD(config, seed=seed, features=features).fit(logs, progress=False), time.process_time() - began
 
 
@@ -108,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=run.seeds_of, default="0")
     parser.add_argument("--episodes", type=int, default=500, help="of each demonstrator")
+    parser.add_argument("--updates", type=int, default=None, help="of each fit; the defaults unless told")
     parser.add_argument("--boards", type=int, default=32)
     parser.add_argument("--repetitions", type=int, default=64, help="of each few-shot task")
     parser.add_argument("--out", type=Path, default=Path("results/logs-alone"))
@@ -116,8 +119,8 @@ def main() -> None:
     for seed in args.seeds:
         setting = Setting(episodes=args.episodes)
         logs = as_logs(demonstrations(setting, seed))
-        learned, learned_s = fitted(logs, seed)
-        given, given_s = fitted(logs, seed, coins_taken)
+        learned, learned_s = fitted(logs, seed, updates=args.updates)
+        given, given_s = fitted(logs, seed, coins_taken, args.updates)
         asked = {
             "before: learned phi(s, a).w": (learned, learned_s, lambda agent, m=learned: m.reward(agent, "wants", 0.0)),
             "default: behaviour": (learned, learned_s, lambda agent, m=learned: m.reward(agent)),
