@@ -23,7 +23,7 @@ from psiphi.errors import UserError
 
 MARGIN = 0.01
 """Nats per step by which a policy has to be better than a simpler one, at least: a rule of thumb, a little above what refits differ by."""
-HABIT = 0.25
+HABIT = 0.5
 """An agent whose habits alone predict it to this share of log A nats has next to one action: no policy is better. A rule of thumb."""
 MARGIN_SHARE = 0.02
 """The same as a share of the policy's own nats; the larger of the two counts. A rule of thumb."""
