@@ -80,7 +80,7 @@ def test_whole_episodes_of_random_actions_are_gymnasiums(name):
                 over = terminated or truncated
                 np.testing.assert_allclose(reached.obs, obs, rtol=1e-5, atol=1e-5)
                 assert (float(reached.reward), float(reached.discount), bool(reached.last)) == (reward, 1.0 - terminated, over)
-            assert terminated or int(state.t) == classic.MAX_STEPS
+            assert terminated or int(state.t) == classic.MAX_STEPS  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def balancing(physics: np.ndarray) -> int:

@@ -378,7 +378,7 @@ def test_gymnasium_and_jax_agree_step_by_step():
             assert (info["features"] == expected.extras["features"]).all()
             over = terminated or truncated
             rewards.add(reward)
-        ends.append((terminated, truncated))
+        ends.append((terminated, truncated))  # pyright: ignore[reportPossiblyUnboundVariable]
     assert (False, True) in ends
     assert rewards == {-1.0, 0.0, 1.0}
 

@@ -315,7 +315,7 @@ def test_recording_gives_what_the_environment_gave():
         np.testing.assert_array_equal(demos.obs[step], obs)
         obs, _, terminated, truncated, _ = env.step(int(demos.action[step]))
     np.testing.assert_array_equal(demos.episodes.final_obs[0], obs)
-    assert (demos.episodes.terminated[0], demos.episodes.truncated[0]) == (terminated, truncated)
+    assert (demos.episodes.terminated[0], demos.episodes.truncated[0]) == (terminated, truncated)  # pyright: ignore[reportPossiblyUnboundVariable]
     assert demos.obs[demos.episodes.start[1]].tolist() != demos.obs[0].tolist()  # another episode, not the same again
 
 

@@ -246,7 +246,7 @@ def test_a_disk_that_is_full_at_any_write_is_one_sentence_and_the_same_command_c
         arrays = checkpoint.load_arrays(out / "checkpoint")
         assert all(arrays[name].tobytes() == unbroken[name].tobytes() for name in unbroken)
         assert len(runs.read_rows(out)) == len(runs.read_rows(tmp_path / "unbroken"))
-    assert number > 8
+    assert number > 8  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_done(tmp_path):

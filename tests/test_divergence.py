@@ -83,9 +83,9 @@ def test_looking_costs_next_to_nothing():
 
 def test_a_rate_that_explodes_ends_the_command_with_one_sentence(tmp_path, capsys):
     from psiphi import cli
-    from test_cli import TINY
+    from tiny import flags
 
-    arguments = [*TINY, "--itd.learning-rate", "1e30", "--itd.clip", "0", "--updates", "600", "--out", str(tmp_path / "run")]
+    arguments = [*flags("itd"), "--agent.learning-rate", "1e30", "--agent.clip", "0", "--updates", "600", "--out", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as left:
         cli.main(["train", "itd", *arguments])
     said = capsys.readouterr()

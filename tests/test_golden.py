@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_what_was_published(name):
     variants, methods = ({one.name: one for one in some} for some in (what.variants, what.methods))
     published = {(cell["env"], cell["method"]): cell["config"] for cell in cells.read(RESULTS / name)}
     for (env, method), config in published.items():
-        unit = Unit(variants[env], methods[method], golden.SEED)
+        unit = Unit(variants[env], methods[method], golden.SEED)  # pyright: ignore[reportArgumentType]
         now = json.loads(json.dumps(reproduce.config_of(what, unit, PUBLISHED_WITH.get(name, Effort()))))
         assert not_kept(config, now) == SINCE.get((name, env), set()), (env, method)
 

@@ -365,7 +365,7 @@ def boltzmann(goal: int) -> np.ndarray:
         q = arrives + GAMMA * ~arrives * value[NEXT_PLACE]
         policy = np.exp(BETA * q) / np.exp(BETA * q).sum(axis=1, keepdims=True)
         value = np.sum(policy * q, axis=1)
-    return policy
+    return policy  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def walks(goal: int, steps: int = 400) -> np.ndarray:

@@ -179,7 +179,7 @@ def test_a_large_replay_is_updated_in_place(num_seeds):
     config = scan.LoopConfig(num_envs=2, num_seeds=num_seeds)
     program = scan.compile_run(probes.make(probes.one_step()), agent, config)
     carry = jax.eval_shape(program.begin, keys(*range(num_seeds)), None)
-    memory = program.chunk.lower(carry, 1).compile().memory_analysis()
+    memory = program.chunk.lower(carry, 1).compile().memory_analysis()  # pyright: ignore[reportFunctionMemberAccess]
     assert memory.temp_size_in_bytes < size and memory.alias_size_in_bytes >= 4 * size * num_seeds
 
 

@@ -91,7 +91,7 @@ def test_leaving_the_road_terminates():
         *_, terminated, truncated, info = env.step(7)
         if terminated:
             break
-    assert terminated and not truncated and (info["off_road"] or info["crashed"])
+    assert terminated and not truncated and (info["off_road"] or info["crashed"])  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_vector_environments_stack_the_demonstrations():

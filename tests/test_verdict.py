@@ -271,7 +271,7 @@ def test_nothing_found_is_no_praise():
         ("untested", {"held_out_steps": 0, "nll": NAN}, {"held_out_steps": 20}),
         ("untested", {"nll": NAN}, {"held_out_steps": NAN}),
         ("untested", {"nll": math.inf}, {"episodes": NAN}),
-        ("no-better-than-majority", {"nll": 0.5, "majority": 0.5}, {"nll": 0.5, "majority": 0.52}),
+        ("no-better-than-majority", {"nll": 0.8, "majority": 0.8, "count": 0.8, "clone": 0.8}, {"nll": 0.5, "majority": 0.5}),
         ("no-better-than-majority", {"nll": 1.0, "majority": 1.019, "count": 1, "clone": 1}, {"majority": NAN}),
         ("table-is-better", {"count": 0.44}, {"count": 0.46}),
         ("clone-is-better", {"clone": 0.44}, {"clone": 0.46}),

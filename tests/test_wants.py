@@ -434,5 +434,5 @@ def test_groups_are_never_parted_between_what_is_shown_and_held_out():
     logs = psiphi.Demonstrations.from_lists(obs, [np.array([0, 1, 0])] * 12, who, groups=groups)
     shown, held = shown_and_held(logs, 0.3, 0)
     assert held is not None and held.num_episodes
-    scenes = [{part.groups[g] for g in part.group} for part in (shown, held)]
+    scenes = [{part.groups[g] for g in part.group} for part in (shown, held)]  # pyright: ignore[reportOptionalIterable]
     assert not scenes[0] & scenes[1]

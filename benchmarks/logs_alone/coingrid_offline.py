@@ -24,7 +24,7 @@ import run
 
 import psiphi
 from psiphi import Demonstrations
-from psiphi.api.itd import OFFLINE
+from psiphi.api.itd import LEARNED, OFFLINE
 from psiphi.envs import coingrid, coingrid_exact
 from psiphi.experiments.measures import transfer
 from psiphi.loops.few_shot import FewShotConfig
@@ -100,16 +100,18 @@ def measured(world: coingrid.CoinGridConfig, rewards: dict[str, Any], seed: int,
     return found
 
 
-def fitted(logs: Demonstrations, seed: int, features: Any = None) -> tuple[psiphi.ITD, float]:
+def fitted(logs: Demonstrations, seed: int, features: Any = None, updates: int | None = None) -> tuple[psiphi.ITD, float]:
+    """The default, or the one for features of the user's; and what it took."""
     began = time.process_time()
-    config = None if features is None else dataclasses.replace(OFFLINE, cumulants="given")
-    return psiphi.ITD(config, seed=seed, features=features).fit(logs, progress=False), time.process_time() - began
+    config = LEARNED if features is None else dataclasses.replace(OFFLINE, cumulants="given")
+    return psiphi.ITD(config, seed=seed, features=features, updates=updates).fit(logs, progress=False), time.process_time() - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=run.seeds_of, default="0")
     parser.add_argument("--episodes", type=int, default=500, help="of each demonstrator")
+    parser.add_argument("--updates", type=int, default=None, help="of each fit; the defaults unless told")
     parser.add_argument("--boards", type=int, default=32)
     parser.add_argument("--repetitions", type=int, default=64, help="of each few-shot task")
     parser.add_argument("--out", type=Path, default=Path("results/logs-alone"))
@@ -118,8 +120,8 @@ def main() -> None:
     for seed in args.seeds:
         world = coingrid.CoinGridConfig()
         logs = as_logs(record(world, WANTS, args.episodes, seed))
-        learned, learned_s = fitted(logs, seed)
-        given, given_s = fitted(logs, seed, coins_taken)
+        learned, learned_s = fitted(logs, seed, updates=args.updates)
+        given, given_s = fitted(logs, seed, coins_taken, args.updates)
         asked = {
             "before: learned phi(s, a).w": (learned, learned_s, lambda agent, m=learned: m.reward(agent, "wants", 0.0)),
             "default: behaviour": (learned, learned_s, lambda agent, m=learned: m.reward(agent)),

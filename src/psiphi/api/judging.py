@@ -252,7 +252,10 @@ def measured(known: Known, members: Sequence[Model], steps: Steps, answer: Asked
     facts: dict[str, Any] = dict(agents=K, num_actions=A)
     seen = _as_seen(known, steps.obs)
     action, some = steps.action.astype(np.int32), _some(len(steps.action), seed)
-    tells = replanning.ids_tell(steps.state, steps.action.astype(np.int64), steps.who, steps.episode, K)
+    tells = (  # counting needs states that repeat, policies need episodes that were held out: whatever tells more
+        replanning.ids_tell(steps.state, steps.action.astype(np.int64), steps.who, steps.episode, K),
+        evidence.ids_tell(log_prob, steps.who, steps.episode, steps.held),
+    )
     return verdict.unmeasured(known.agents, A)._replace(
         majority=evidence.majority_nll(action, steps.who, steps.held, **facts),
         count=evidence.count_nll(seen, action, steps.who, steps.held, **facts),
@@ -267,7 +270,7 @@ def measured(known: Known, members: Sequence[Model], steps: Steps, answer: Asked
         held_out_steps=np.bincount(steps.who[steps.held], minlength=K).astype(float),
         consistency=known.beta * np.asarray(known.model.units),
         lapse=np.asarray(known.lapse or [math.nan] * K),
-        ids=evidence.ids_tell(log_prob, steps.who, steps.episode, steps.held) if math.isnan(tells) else tells,
+        ids=float(np.fmax(*tells)),
     )
 
 

@@ -337,7 +337,7 @@ def side_by_side(
         for worker in running.values():
             worker.process.terminate()
         for worker in running.values():
-            worker.process.wait()
+            worker.process.communicate()
 
 
 def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> _Worker:
@@ -362,6 +362,7 @@ def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any],
 
 
 def _outcome(worker: _Worker) -> list[Cell] | str:
+    worker.process.communicate()  # it has ended; this closes the pipe to it
     with worker.said as said, worker.complained as complained:
         said.seek(0)
         complained.seek(0)
