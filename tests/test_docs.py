@@ -55,7 +55,7 @@ def test_python_blocks_can_be_parsed(page):
 
 
 TERMS = re.compile(r"expected (was|were)\b|\b(nobody|somebody)\b|\bwho is paid\b|(?<![\w.\]\[:])\.\d", re.IGNORECASE)
-OTHERS = {"concepts", "itd", "quickstart", "demonstrations", "formats"}
+OTHERS = {"concepts", "demonstrations", "formats"}
 PLAIN = [page for page in ALL if page.stem not in OTHERS | {"CHANGELOG"}]
 
 
