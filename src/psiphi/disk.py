@@ -155,6 +155,19 @@ def refuse_link(path: Path) -> None:
         raise UserError(f"{path} is a symbolic link, expected a directory: links inside of psiphi's directories are not followed.")
 
 
+@contextlib.contextmanager
+def left_alone(path: Path) -> Iterator[None]:
+    """Within the block a directory may be made; if what is done there is refused before anything stands in it, it is gone again."""
+    there = path.exists()
+    try:
+        yield
+    except UserError:
+        if not there:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
 def check_directory(path: Path) -> None:
     """Make a directory and see that something can be written there: asked before work is done that would be lost."""
     make_directory(path)

@@ -279,6 +279,7 @@ def loaded(found: files.Loaded) -> PolicyOf:
     kind = CLASSES.get(found.algorithm) or type("Policies", (PolicyOf,), {"algorithm": found.algorithm})
     policy = kind.__new__(kind)
     policy.seed, policy.config, policy._policies, policy._run = found.seed, found.config, found.policies, found.run
+    policy.steps = int((found.run or {}).get("steps") or 0)
     if isinstance(policy, Acting):
         run = found.run or {}
         policy.world, policy.demos, policy._state = remembered_world(found), None, None

@@ -48,9 +48,10 @@ def train(arguments: Sequence[str]) -> None:
         print(json.dumps(described(training.completed(run)), indent=2))
         return
     directory = keeping.out / "model"
-    disk.check_directory(keeping.out)
-    checkpoint.check_ours(directory)
-    result = training.train(run, out=keeping.out, progress=not keeping.quiet, checkpoint_every_s=keeping.checkpoint_every_s)
+    with disk.left_alone(keeping.out):
+        disk.check_directory(keeping.out)
+        checkpoint.check_ours(directory)
+        result = training.train(run, out=keeping.out, progress=not keeping.quiet, checkpoint_every_s=keeping.checkpoint_every_s)
     trained.save(directory, result)
     asks = f"psiphi evaluate {keeping.out}" + (f", psiphi adapt {keeping.out} --task ..." if result.algorithm.successor_features else "")
     print(printable.sentence(f"The model is in {directory}; ask it: {asks}, psiphi watch {keeping.out}"))

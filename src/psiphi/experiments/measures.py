@@ -213,8 +213,11 @@ def curve(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
 
 
 def curve_of(rows: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
-    """Steps and normalised returns; of several evaluations after the same number of steps, the last."""
-    found = {row["env_steps"]: row["eval/normalised_return"] for row in rows if "eval/normalised_return" in row}
+    """Steps and returns, normalised where the world says what 1 is; of several evaluations after the same number of steps, the last."""
+    name = next((name for name in ("eval/normalised_return", "eval/return") if any(name in row for row in rows)), None)
+    if name is None:
+        raise UserError("There is no curve: the run was never evaluated, expected evaluate_every above 0.")
+    found = {row["env_steps"]: row[name] for row in rows if name in row}
     return list(found), list(found.values())
 
 
