@@ -184,7 +184,7 @@ def completed(run: Run, world: World | None = None) -> Run:
     paid = algorithm.paid(run.agent)
     if run.reward_from is not None and not paid:
         raise UserError(f"{run.algorithm} is not paid, so it has no use for the reward of {run.reward_from}.")
-    if run.init_from is not None and algorithm.replays:
+    if run.init_from is not None and (algorithm.replays or not algorithm.acts):
         raise UserError(f"{run.algorithm} cannot start from a cloned policy; ppo and gail can.")
     config = place.config if run.world is None else run.world
     if place.config is not None and not isinstance(config, type(place.config)):
