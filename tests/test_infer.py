@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psiphi
-from psiphi.demos import Demonstrations
+from psiphi.demos import Demonstrations, Problem
 from psiphi.errors import UserError
 from psiphi.experiments import infer
 
@@ -125,3 +125,13 @@ def test_steps_are_looked_at_where_it_is_known_where_they_led():
     demos = Demonstrations.from_lists(obs, [[0, 1], [1, 0]], ["ann", "bob"], terminated=[True, False])
     steps, led = infer.looked_at(demos, 10)
     assert steps.tolist() == [0, 1, 2] and led[:, 0].tolist() == [1.0, 2.0, 6.0]
+
+
+def test_problems_of_one_kind_are_one_line():
+    problems = [Problem("warning", kind, "log.csv", "ann", e, None, f"{kind} was found") for kind in ("a tail", "a gap") for e in range(3)]
+    lines = infer.problem_lines(infer.Infer(Path("log.csv"), Path("out")), [*problems, problems[0]._replace(kind="else", text="else")])
+    assert lines == [
+        "log.csv: agent 'ann', episode 0: a tail was found. There are 3 such problems; psiphi demos validate log.csv lists them.",
+        "log.csv: agent 'ann', episode 0: a gap was found. There are 3 such problems; psiphi demos validate log.csv lists them.",
+        "log.csv: agent 'ann', episode 0: else.",
+    ]

@@ -312,7 +312,7 @@ def test_shuffled_ids_make_everybody_doubtful():
     assert finding.sentence.startswith("The ids look shuffled, or the agents want the same")
 
 
-@pytest.mark.parametrize("ids", [3.0, 20.0, NAN])
+@pytest.mark.parametrize("ids", [verdict.IDS, 20.0, NAN])
 def test_ids_that_tell_something_are_not_shuffled(ids):
     assert judge(case(ids=ids)).findings == ()
 

@@ -20,12 +20,14 @@ KNOWN = 0.5
 """The share of steps that must lead to where somebody else, or the same agent another time, has been; with less, nothing can be planned."""
 PRIOR = 1.0
 """The weight, in steps, of how often anything is done when actions in a state are counted."""
-PRIORS = 1.0, 3.0, 10.0, 30.0
-"""The weight, in steps, of what everybody does in a state when an agent's own actions there are counted: the best of these."""
+OWN_PRIOR = 3.0
+"""The weight, in steps, of what everybody does in a state when an agent's own actions there are counted."""
+LOTS = 30
+"""So often ids are drawn by lot, to know how well they predict if they mean nothing."""
 LONG = 1_024
 """Rows of more bytes, pictures say, are compared by a hash of 64 bits."""
 COMPARED = 0.2
-"""The share of steps in states that their agent saw in another episode too, below which counting says nothing of ids."""
+"""The share of steps in states in which another episode was too, below which counting says nothing of ids."""
 
 
 class Seen(NamedTuple):
@@ -162,28 +164,35 @@ def again(state: Int[np.ndarray, " N"], who: Int[np.ndarray, " N"], episode: Int
 
 
 def ids_tell(
-    state: Int[np.ndarray, " N"], action: Int[np.ndarray, " N"], who: Int[np.ndarray, " N"], episode: Int[np.ndarray, " N"], agents: int
+    state: Int[np.ndarray, " N"],
+    action: Int[np.ndarray, " N"],
+    who: Int[np.ndarray, " N"],
+    episode: Int[np.ndarray, " N"],
+    agents: int,
+    seed: int = 0,
 ) -> float:
-    """By how many standard errors an agent's actions are better predicted by its own other episodes than by everybody's.
+    """By how many standard deviations ids predict actions better than ids drawn by lot, over all agents; about 0 if they are shuffled.
 
-    Counted by state, each episode by all others; below 0 on average if ids are shuffled. nan where states do not repeat.
+    Predicted is what was done in each state, by counting: each episode by all others of its agent, over how well by all others of
+    anybody. The same is done with the episodes' ids permuted. nan where states do not repeat.
     """
-    if agents < 2 or not len(state):
+    episodes, first, number = np.unique(episode, return_index=True, return_inverse=True)
+    if agents < 2 or len(episodes) < 2 or again(state, 0 * who, episode).mean() < COMPARED:
         return float("nan")
-    A = int(action.max(initial=0)) + 1
-    others = _without_own_episode(state * A + action, episode), _without_own_episode(state, episode)
-    place = state * agents + who
-    mine = _without_own_episode(place * A + action, episode), _without_own_episode(place, episode)
-    told = mine[1] > 0
-    if told.mean() < COMPARED:
-        return float("nan")
+    A, length = int(action.max(initial=0)) + 1, np.bincount(number)
     habit = (np.bincount(action, minlength=A) + 1.0) / (len(action) + A)
+    others = _without_own_episode(state * A + action, episode), _without_own_episode(state, episode)
     pooled = (others[0] + PRIOR * habit[action]) / (others[1] + PRIOR)
-    _, number = np.unique(episode, return_inverse=True)
-    if number.max() < 1:
-        return float("nan")
-    gains = [np.bincount(number, np.log((mine[0] + prior * pooled) / (mine[1] + prior) / pooled)) for prior in PRIORS]
-    return max(float(gain.mean() / max(gain.std(ddof=1) / np.sqrt(len(gain)), 1e-9)) for gain in gains)
+
+    def gain(ids: np.ndarray) -> float:
+        place = state * agents + ids[number]
+        done, been = _without_own_episode(place * A + action, episode), _without_own_episode(place, episode)
+        told = np.log((done + OWN_PRIOR * pooled) / (been + OWN_PRIOR) / pooled)
+        return float(np.mean(np.bincount(number, told) / length))  # every episode counts alike, however long somebody wanders
+
+    random = np.random.default_rng(seed)
+    by_lot = np.array([gain(random.permutation(who[first])) for _ in range(LOTS)])
+    return float((gain(who[first]) - by_lot.mean()) / max(by_lot.std(ddof=1), 1e-9))
 
 
 def _without_own_episode(key: Int[np.ndarray, " N"], episode: Int[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:

@@ -45,9 +45,9 @@ goes: the reward is another's, or turned round. Rewards that are right have .5 t
 HANDED = 0.9
 """The same of what would be handed out, with caution. Below, the behaviour is handed out instead (`psiphi.api.judging`). On tuning seeds
 rewards with which plans succeed have .93 to 1, and one with which a plan failed had .82."""
-IDS = 3.0
-"""Standard errors by which an agent's own episodes must predict it better than everybody's, over all agents. On tuning seeds logs with
-right ids have 8 to 32, and shuffled ones less than 2."""
+IDS = 4.0
+"""Standard deviations by which ids must predict actions better than ids drawn by lot, over all agents. In small worlds, shuffled ones have
+more than 3 in one log of a hundred; right ones have 5 to 54 with 60 episodes of each agent, and -0 to 13 with 10: too few to tell."""
 FAMILIAR, THIN_NATS = 0.5, 0.6
 """An agent that is seldom twice in the same state, and whose held-out actions surprise by more than this share of log A, is not known."""
 EXPLAINED = 0.5
@@ -141,7 +141,7 @@ class Evidence(NamedTuple):
     """Their kinds, with commas between them: "changes, end, constant", or "learned", say."""
     num_actions: int
     ids: float = math.nan
-    """By how many standard errors ids tell anything of what is done."""
+    """By how many standard deviations ids tell more of what is done than ids drawn by lot."""
 
 
 FIGURES = Evidence._fields[1 : Evidence._fields.index("lapse") + 1]
@@ -465,7 +465,7 @@ def _of_the_log(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             None, "shuffled-ids", float(e.ids), IDS,
             "The ids look shuffled, or the agents want the same: who is said to have acted tells nothing of what was done "
-            f"({e.ids:.1f} standard errors, over all agents).",
+            f"({e.ids:.1f} standard deviations above ids drawn by lot).",
             "Check where the ids come from; if they are right, fit one agent and speak of one reward.",
         )  # fmt: skip
     if K == 1:

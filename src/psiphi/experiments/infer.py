@@ -423,9 +423,7 @@ def handed_out(reward: Reward) -> str:
 
 
 def report_lines(config: Infer, found: Inferred) -> list[str]:
-    warnings = [str(problem) for problem in found.problems[:MOST_PROBLEMS]]
-    if len(found.problems) > MOST_PROBLEMS:
-        warnings.append(f"... and {len(found.problems) - MOST_PROBLEMS} more: psiphi demos validate {config.file}")
+    warnings = problem_lines(config, found.problems)
     commit = f"commit {found_commit}, " if (found_commit := cells.commit()) else ""
     return [
         f"# What the agents of {printable.markdown(config.file.name)} want",
@@ -460,5 +458,10 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
     ]
 
 
-MOST_PROBLEMS = 20
-"""Of the log's problems, so many are listed in the report."""
+def problem_lines(config: Infer, problems: Sequence[Problem]) -> list[str]:
+    """A line for each kind of problem of the log: the first of them, and how many there are."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault(problem.kind, []).append(problem)
+    more = " There are {:,} such problems; psiphi demos validate {} lists them."
+    return [f"{some[0]}{more.format(len(some), config.file) if len(some) > 1 else ''}" for some in kinds.values()]
