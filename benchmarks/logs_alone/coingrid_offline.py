@@ -134,6 +134,7 @@ def main() -> None:
             key = jax.random.key(seed)
             few = transfer(world, model._trained().model, FewShotConfig(), key, shots=5, repetitions=args.repetitions)
             row = {"seed": seed, "reward": name, "figures": figures, "few_shot": few, "accuracy": model.accuracy(test)}
+            row["handed out"] = {agent: f"{reward_of(agent).form}, caution {reward_of(agent).caution:g}" for agent in AGENTS}
             cells.append(row | {"seconds": round(seconds, 1), "steps": len(logs)} | run.origin_of([]))
             print(json.dumps(cells[-1], default=str)[:400], flush=True)
             write(args, cells)

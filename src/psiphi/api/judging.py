@@ -33,6 +33,9 @@ GENERALISES = 0.6
 FAMILIAR = 0.9
 """An agent is at home if at least this share of its steps is in states in which another of its episodes was."""
 
+ROUGHLY = 0.5
+"""Where observations do not repeat, a network plans, and less well: there, a plan on what is handed out need only avoid this share."""
+
 FEWEST_EPISODES = 5
 """Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
 
@@ -71,8 +74,9 @@ def judged(
         replanning.again(steps.state, steps.who, steps.episode).astype(float), steps.who, np.ones(len(steps.who), bool), len(known.agents)
     )
     caution = _caution(known, nll, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
-    avoided = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
+    avoided, exact = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
     handed = np.where(np.array(caution) > 0, avoided[1], np.nan)  # where the imitation does not generalise, it is no better to plan on
+    handed = handed if exact else np.where(handed < ROUGHLY, handed, np.nan)
     forms = tuple("behaviour" if share < verdict.HANDED else "wants" for share in handed)
     found = measured(known, members, steps, asked, log_prob, seed)._replace(
         nll=nll,
@@ -197,11 +201,11 @@ def _likely(known: Known, steps: Steps, asked: Asked) -> np.ndarray:
 
 def _avoided(
     known: Known, steps: Steps, asked: Asked, cautions: Sequence[np.ndarray], background: Demonstration | None, seed: int
-) -> list[np.ndarray]:
-    """For each choice of cautions, how much of what an agent would rather not do a plan on its reward avoids."""
+) -> tuple[list[np.ndarray], bool]:
+    """For each choice of cautions, how much of what an agent would rather not do a plan on its reward avoids; and if plans are exact."""
     K = len(known.agents)
     if known.form != "wants":
-        return [np.full(K, np.nan) for _ in cautions]
+        return [np.full(K, np.nan) for _ in cautions], True
     columns, paid, advantage, following = steps.columns, asked.paid, asked.advantage, asked.following
     who, starts = steps.who, np.diff(steps.episode, prepend=-1) != 0
     if background is not None:
@@ -219,7 +223,7 @@ def _avoided(
     if world.known >= replanning.KNOWN:
         beyond = np.zeros((world.size, K))
         beyond[world.led] = following
-        return replanning.kept(world, rewards, advantage, beyond, who, starts, known.gamma)
+        return replanning.kept(world, rewards, advantage, beyond, who, starts, known.gamma), True
     mine = np.flatnonzero(who >= 0)
     some = mine[_some(len(mine), seed)]
     seen, next_seen, done = _as_seen(known, obs[mine]), _as_seen(known, next_obs[some]), action.astype(np.int32)
@@ -230,7 +234,7 @@ def _avoided(
         steps_of = seen[some], done[some], next_seen, discount[some], reward[some].astype(np.float32)
         plan = evidence.replanned(*steps_of, known.gamma, known.num_actions, seed=seed)
         found.append(evidence.avoided(plan(seen), own - own.max(axis=1, keepdims=True), steps.who, at_home))
-    return found
+    return found, False
 
 
 @jax.jit
