@@ -360,9 +360,9 @@ def test_features_can_be_columns_and_agents_that_act_have_them_too(demos):
 
 def test_a_background_is_evaluated_on_and_never_imitated(demos):
     walk = record(Ground(), lambda _: 1, 20, agent="nobody", seed=3)  # who always goes left
-    fit = psiphi.ITD(SMALL, updates=SHORT, refits=1).fit(demos, background=walk, progress=False)
+    fit = psiphi.ITD(SMALL, updates=600, refits=1).fit(demos, background=walk, progress=False)
     assert fit.agents == ("clean", "hasty") and fit.policy("hasty")(columns()[0]).tolist().count(1) == 0
-    again = psiphi.ITD(SMALL, updates=SHORT, refits=1).fit(demos, progress=False)
+    again = psiphi.ITD(SMALL, updates=600, refits=1).fit(demos, progress=False)
     assert not np.array_equal(again.preferences.w, fit.preferences.w)
 
 
