@@ -142,7 +142,8 @@ def kept(
     mine = who >= 0
     own[world.state[mine], who[mine]] = True
     per_pair = np.stack([np.bincount(world.pair, column, len(world.count)) for column in advantage.T], axis=1) / world.count[:, None]
-    loss = -per_pair * own[world.where]
+    choices = np.diff([*world.first, len(world.count)])
+    loss = -per_pair * own[world.where] * (np.repeat(choices, choices) > 1)[:, None]  # who has no choice loses nothing by a plan
     start = np.zeros((S, K))
     np.add.at(start, (world.state[starts & mine], who[starts & mine]), 1.0)
     start /= np.maximum(start.sum(axis=0), 1.0)
