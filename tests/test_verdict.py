@@ -221,6 +221,13 @@ def test_rows_that_are_the_same_have_the_same_number(kind, width):
     assert (found[:, None] == found).tolist() == (rows[:, None] == rows).all(axis=2).tolist()
 
 
+def test_a_log_in_which_nothing_repeats_is_no_world_to_plan_in():
+    log = corridor()
+    rows = np.arange(2.0 * len(log["state"]), dtype=np.float32)[:, None]
+    world = replanning.seen_world(rows[::2], log["action"], rows[1::2], log["discount"])
+    assert world.known == 0 and corridor_world(log).known > 0.9
+
+
 def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():
     log = corridor()
     random = np.random.default_rng(1)

@@ -33,8 +33,8 @@ GENERALISES = 0.6
 FAMILIAR = 0.9
 """An agent is at home if at least this share of its steps is in states in which another of its episodes was."""
 
-ROUGHLY = 0.5
-"""Where observations do not repeat, a network plans, and less well: there, a plan on what is handed out need only avoid this share."""
+ROUGHLY = 0.0
+"""Where observations do not repeat, a network plans, and much less well: there, only a plan that is worse than chance says something."""
 
 FEWEST_EPISODES = 5
 """Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
@@ -76,12 +76,12 @@ def judged(
     caution = _caution(known, nll, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
     avoided, exact = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
     handed = np.where(np.array(caution) > 0, avoided[1], np.nan)  # where the imitation does not generalise, it is no better to plan on
-    handed = handed if exact else np.where(handed < ROUGHLY, handed, np.nan)
+    plain, handed = (x if exact else np.where(x < ROUGHLY, x, np.nan) for x in (avoided[0], handed))
     forms = tuple("behaviour" if share < verdict.HANDED else "wants" for share in handed)
     found = measured(known, members, steps, asked, log_prob, seed)._replace(
         nll=nll,
         familiar=familiar,
-        avoided=avoided[0],
+        avoided=plain,
         handed=handed,
         cumulants=kind,
         gamma=known.gamma,

@@ -17,7 +17,7 @@ TOLERANCE = 1e-4
 """Planning stops when no value changes by more, relative to the largest."""
 MOST_ITERATIONS = 1_000
 KNOWN = 0.5
-"""The share of steps that must lead to where somebody else, or the same agent another time, has been; with less, nothing can be planned."""
+"""The share of steps in states with a choice that it takes to plan in the logs' own world; with less, a network plans."""
 PRIOR = 1.0
 """The weight, in steps, of how often anything is done when actions in a state are counted."""
 OWN_PRIOR = 3.0
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
     size: int
     """S."""
     known: float
-    """The share of steps that end, or lead to where something was done in another step."""
+    """The share of steps in states in which something else was done too: with few of them, a plan has nothing to choose from."""
 
 
 def seen_world(
@@ -69,8 +69,8 @@ def seen_world(
     onward = csr_array((share, (pair, there)), shape=(len(pairs), S))
     where = pairs // A
     acting, first = np.unique(where, return_index=True)
-    visits = np.bincount(here, minlength=S)
-    known = float(np.mean(~goes_on | (visits[there] > 0))) if N else 0.0
+    choices = np.bincount(where, minlength=S)
+    known = float(np.mean(choices[here] > 1)) if N else 0.0
     return Seen(here, pair, count, where, first, acting, onward, there, S, known)
 
 
@@ -143,7 +143,8 @@ def kept(
     mine = who >= 0
     own[world.state[mine], who[mine]] = True
     per_pair = np.stack([np.bincount(world.pair, column, len(world.count)) for column in advantage.T], axis=1) / world.count[:, None]
-    loss = -per_pair * own[world.where]
+    choices = np.diff([*world.first, len(world.count)])
+    loss = -per_pair * own[world.where] * (np.repeat(choices, choices) > 1)[:, None]  # who has no choice loses nothing by a plan
     start = np.zeros((S, K))
     np.add.at(start, (world.state[starts & mine], who[starts & mine]), 1.0)
     start /= np.maximum(start.sum(axis=0), 1.0)
