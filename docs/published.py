@@ -184,6 +184,10 @@ LOGS = {
 }
 
 
+def _mean(values: list[float]) -> str:
+    return f"{np.mean(values):.2f}" if values else "–"
+
+
 def logs_alone() -> str:
     """What an exact planner earns on a reward inferred from logs alone: mean and least over agents and seeds."""
     if not (RESULTS / "logs-alone" / "cells.jsonl").exists():
@@ -196,7 +200,7 @@ def logs_alone() -> str:
             scores = [cell[key] for cell in mine if cell[key]]
             if scores:
                 paid = [score["default"] for score in scores]
-                rest = [f"{np.mean([score[name] for score in scores]):.2f}" for name in ("imitation", "maxent")]
+                rest = [_mean([score[name] for score in scores if score.get(name) is not None]) for name in ("imitation", "maxent")]
                 seeds = len({cell["seed"] for cell in mine})
                 rows.append([f"{LOGS.get(world, world)}{suffix}", f"{np.mean(paid):.2f}", f"{min(paid):.2f}", *rest, f"{seeds}"])
     return markdown(["world", "planner, mean", "planner, worst agent", "imitation", "MaxEnt, told the features", "seeds"], rows)
