@@ -135,7 +135,24 @@ def headline() -> str:
         seeds = f"{mine.seeds}" if mine.seeds == other.seeds else f"{mine.seeds} and {other.seeds}"
         compared = f"{row.called}: {words(other, row.digits)}"
         rows.append([link, words(mine, row.digits), compared, outcome(mine, other, row.digits, row.fewer), printed(row), seeds])
+    rows += logs_rows()
     return markdown(["question", "psiphi", "compared with", "intervals", "paper", "seeds"], rows)
+
+
+def logs_rows() -> list[list[str]]:
+    """An exact planner on what is inferred from logs alone, beside the imitation that was learned with it, over all agents and worlds."""
+    plain = [cell for cell in cells("logs-alone") if cell["sweep"] == "main" and cell["condition"] == "no background"]
+    rows = []
+    for key, question in (("scores", "Plans on rewards from logs alone: score"), ("test_scores", "The same on layouts in no log: score")):
+        some = [cell for cell in plain if cell[key]]
+        mine, other = (report.estimate(np.array([cell[key][name] for cell in some])) for name in ("default", "imitation"))
+        assert mine is not None and other is not None
+        link = f"[{question}](results/logs-alone/README.md)"
+        seeds = " to ".join(
+            dict.fromkeys(str(n) for n in sorted({len({c["seed"] for c in some if c["world"] == w}) for w in {c["world"] for c in some}}))
+        )
+        rows.append([link, words(mine, 2), f"its own imitation: {words(other, 2)}", outcome(mine, other), "–", seeds])
+    return rows
 
 
 # --- What is not an experiment of the paper ------------------------------------------------------------------------------
