@@ -301,8 +301,9 @@ def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demo
         demos = world.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
         return _pooled(run, Shown(demos, run.demonstrators))
     logs = Demonstrations.read(run.demos) if given is None else given
-    if isinstance(logs, Demos):
-        return _pooled(run, Shown(logs, tuple(range(logs.count.shape[0]))))
+    if isinstance(logs, Demos):  # who they are of, only the run can say
+        count = logs.count.shape[0]
+        return _pooled(run, Shown(logs, run.demonstrators if len(run.demonstrators) == count else tuple(range(count))))
     check_fits(logs, spec)
     return _pooled(run, Shown(logs.to_demos(), logs.agents, None, logs.names))
 
@@ -572,7 +573,7 @@ def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: A
 
 def wanted_tasks(run: Run, world: World, agents: tuple[Any, ...]) -> dict[Any, str] | None:
     """The task of each demonstrator, if the world can say; None if not."""
-    if world.wants is None or run.demos not in (RECORDED, ONLINE):
+    if world.wants is None or run.demos not in (RECORDED, ONLINE) or not all(isinstance(name, str) for name in agents):
         return None
     return {name: world.wants(run.world, name) for name in agents}
 
