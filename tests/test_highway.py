@@ -63,7 +63,7 @@ def up_to_the_end(last: np.ndarray) -> np.ndarray:
 def test_everybody_starts_as_the_config_says():
     states, _, _ = random_episodes()
     cars, kind = jax.tree.map(lambda x: x[:, 0], (states.cars, states.kind))
-    assert (kind[:, 0] == drive.NOBODY).all() and set(np.unique(kind[:, 1:])) == {0, 1, 2, 3}
+    assert (kind[:, 0] == drive.NO_DEMONSTRATOR).all() and set(np.unique(kind[:, 1:])) == {0, 1, 2, 3}
     assert ((cars.x < cars.x[:, :1]).sum(axis=1) == CONFIG.ego_rank).all()
     speeds = np.array([wish.speed[0] for wish in CONFIG.goals])
     below = speeds[kind[:, 1:]] - cars.speed[:, 1:]
@@ -150,9 +150,9 @@ def test_demonstrations_are_what_each_car_saw_and_did():
         # what it did: the change of its speed is the acceleration that was snapped
         done = (after.cars.speed[who] - now.cars.speed[who]) / CONFIG.dt
         assert (actions.snap(CONFIG.table, jnp.array(done), jnp.array(now.cars.steering[who])) == shown.action)[fine].all()
-        number = np.where(fine, now.kind[who], drive.NOBODY)
+        number = np.where(fine, now.kind[who], drive.NO_DEMONSTRATOR)
         seen = np.hypot(now.cars.x[who] - now.cars.x[0], now.cars.y[who] - now.cars.y[0]) < 200
-        assert steps.extras["demonstrator"][episode, t].tolist() == np.where(seen, number, drive.NOBODY).tolist()
+        assert steps.extras["demonstrator"][episode, t].tolist() == np.where(seen, number, drive.NO_DEMONSTRATOR).tolist()
 
 
 def test_the_next_action_is_the_one_taken_next():

@@ -352,5 +352,5 @@ def test_demonstrations_and_rollouts_must_be_what_was_announced():
     plain = ppo.make(PLAIN, ENV.spec, 0, PACE)
     state = jax.eval_shape(plain.init, KEY, demonstrations())  # which plain PPO has no use for
     assert state.demos is None
-    with pytest.raises(UserError, match=r"rollout of \(steps, environments\) \(3, 16\), but expected \(8, 16\), by its config and"):
+    with pytest.raises(UserError, match=r"rollout of \(steps, environments\) \(3, 16\), expected \(8, 16\), by its config and"):
         jax.eval_shape(plain.observe, state, some_rollout(shape=(3, N)))

@@ -111,7 +111,7 @@ def test_the_way_to_the_exit_gets_longer_behind_it():
 def test_everybody_has_a_route_to_the_exit_it_drew():
     states, _ = episodes(RANDOM)
     kind, route = states.kind[:, 0], states.drivers.route[:, 0]
-    assert (kind[:, 0] == drive.NOBODY).all() and set(np.unique(kind[:, 1:])) == {0, 1}
+    assert (kind[:, 0] == drive.NO_DEMONSTRATOR).all() and set(np.unique(kind[:, 1:])) == {0, 1}
     for e in range(32):
         for i in range(kind.shape[1]):
             edges = [ROAD.names[k] for k in route[e, i] if k >= 0]

@@ -78,7 +78,7 @@ def test_info_shows_what_the_nearest_did_and_before_the_first_step_nobody():
     _, before = env.reset(seed=0)
     _, _, _, _, after = env.step(2)
     assert before.keys() == after.keys() and before["demonstration"].keys() == after["demonstration"].keys()
-    assert (before["demonstrator"] == drive.NOBODY).all() and set(after["demonstrator"]) <= {-1, 0, 1, 2, 3}
+    assert (before["demonstrator"] == drive.NO_DEMONSTRATOR).all() and set(after["demonstrator"]) <= {-1, 0, 1, 2, 3}
     shown = after["demonstration"]
     assert shown["obs"].shape == shown["next_obs"].shape == (5, 6, 4) and shown["action"].shape == (5,)
     assert all(type(x) is np.ndarray or np.isscalar(x) for x in jax.tree.leaves(after))

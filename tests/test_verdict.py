@@ -478,7 +478,7 @@ def damaged(path: str, value: object) -> Any:
     ],
 )
 def test_damaged_json_is_refused_in_a_sentence(path, value, expected):
-    with pytest.raises(UserError, match=rf"^model/manifest: verdict.* but expected {expected}\.$"):
+    with pytest.raises(UserError, match=rf"^model/manifest: verdict.*, expected {expected}\.$"):
         Verdict.from_json(damaged(path, value), "model/manifest: verdict")
 
 

@@ -71,7 +71,7 @@ def save(path: Path, tree: Any, *, meta: dict[str, Any]) -> None:
 
 
 def check_ours(path: Path) -> None:
-    """Refuse a directory with somebody else's manifest.json: it would be replaced."""
+    """Refuse a directory with a manifest.json that is not psiphi's: it would be replaced."""
     try:
         found = disk.read_json(path / MANIFEST)
         ours = isinstance(found, dict) and {"format", "psiphi", "meta", "sha256", "arrays"} <= set(found)

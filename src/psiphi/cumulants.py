@@ -40,7 +40,7 @@ class Changes(eqx.Module):
     """What changes in a step: differences of all observed numbers, levels of some, ends, the state at an end, and a constant.
 
     Numbers are standardised by the logs' mean and spread. Nothing changes in a step that ends the task: what it led to is not a state
-    anybody acts in.
+    any agent acts in.
     """
 
     mean: Float[Array, " n"]
@@ -130,7 +130,7 @@ def _tried(function: FeatureFunction, *columns: np.ndarray) -> np.ndarray:
     except Exception as error:
         raise UserError(f"The features cannot be computed for the logged steps: {type(error).__name__}: {error}") from error
     if values.ndim != 2 or values.shape[0] != len(columns[0]) or not values.shape[1]:
-        raise UserError(f"The features have shape {values.shape}, but expected ({len(columns[0])}, d): one row of d numbers per step.")
+        raise UserError(f"The features have shape {values.shape}, expected ({len(columns[0])}, d): one row of d numbers per step.")
     if not np.isfinite(values).all():
         step = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise UserError(f"The features of step {step} are not finite numbers: {values[step].tolist()}.")

@@ -1,7 +1,7 @@
 """Files as psiphi reads and writes them: whole or not at all, only where it was told, and one sentence for what a disk may do.
 
 Inside of a run or model directory nothing is followed: a symbolic link in the place of a file or directory of ours is refused, as a
-stranger's directory may point anywhere. Drafts have names that nobody can guess, in the directory of the file that they become.
+stranger's directory may point anywhere. Drafts have names that cannot be guessed, in the directory of the file that they become.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from psiphi.errors import UserError
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # so that opening a pipe does not wait for somebody at its other end
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # so that opening a pipe does not wait for a process at its other end
 _BINARY = getattr(os, "O_BINARY", 0)
 
 DRAFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.draft")

@@ -1,4 +1,4 @@
-"""What somebody may hand to the Python interface: the thing that was meant, or one sentence that says what to do."""
+"""What a user may hand to the Python interface: the thing that was meant, or one sentence that says what to do."""
 
 import os
 from pathlib import Path

@@ -35,7 +35,7 @@ SPARE = 0.8
 
 
 def free_memory() -> int | None:
-    """Bytes that can be had without swapping, within the limits of this process and of its container; None where nobody says."""
+    """Bytes that can be had without swapping, within the limits of this process and of its container; None where it is not known."""
     found = [size for size in (_available(), _contained(), _granted()) if size is not None]
     return min(found) if found else None
 

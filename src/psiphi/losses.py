@@ -77,7 +77,7 @@ def cross_policy(
     next_policy: Float[Array, " A"],
     discount: Float[Array, ""],
 ) -> Float[Array, " d"]:
-    """Expected-SARSA error of one policy's successor features on *anybody's* transition. Not in the paper.
+    """Expected-SARSA error of one policy's successor features on a transition of *any agent*. Not in the paper.
 
     The dynamics are shared, so a step of the ego, or of another demonstrator, evaluates every policy; no reward is needed.
     """

@@ -87,7 +87,7 @@ def has_shown(demos: Demos) -> Bool[Array, " K"]:
 
 
 def sample_pool(demos: Demos, key: Array, batch: int) -> Demonstration:
-    """`batch` steps, uniform over all steps of all demonstrators; somebody must have shown one."""
+    """`batch` steps, uniform over all steps of all demonstrators; at least one step must have been shown."""
     ends = jnp.cumsum(demos.count)
     index = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))
     agent = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.shape[0] - 1)
@@ -118,7 +118,7 @@ def check_shapes(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = 
 
 
 def check_demos(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = None, num_demonstrators: int | None = None) -> Demos:
-    """The door: refuse demonstrations from which nobody in this environment could learn, those of all or those of one demonstrator.
+    """The door: refuse demonstrations from which no agent in this environment could learn, those of all or those of one demonstrator.
 
     It reads the values, so call it before training, not inside of a compiled function. Online, where demonstrators start with nothing,
     `check_shapes` is all that can be asked.
@@ -144,7 +144,7 @@ def _check_demonstrator(demos: Demos, k: int, num_actions: int) -> None:
 
 
 def sample_anybody(demos: Demos, key: Array, batch: int) -> Transition:
-    """Steps of anybody, without reward; with a background, about half of them are of that."""
+    """Steps of all demonstrators, without reward; with a background, about half of them are of that."""
     logged_key, background_key, which_key = jax.random.split(key, 3)
     steps = sample_pool(demos, logged_key, batch)
     if demos.background is not None:
@@ -158,7 +158,7 @@ def sample_anybody(demos: Demos, key: Array, batch: int) -> Transition:
 def add_demonstrations(
     demos: Demos, agent: Int[Array, " n"], steps: Demonstration, seen: Int[Array, " K"]
 ) -> tuple[Demos, Int[Array, " K"]]:
-    """Append `steps[i]` to demonstrator `agent[i]`'s ring (online demonstrations; `agent` -1 is nobody and is dropped).
+    """Append `steps[i]` to demonstrator `agent[i]`'s ring (online demonstrations; `agent` -1 is an empty slot and is dropped).
 
     `seen[k]` counts all steps of k ever added, so that the ring overwrites its oldest. One call may bring at most as many steps of one
     demonstrator as its ring holds.

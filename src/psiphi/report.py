@@ -188,7 +188,7 @@ def table_lines(results: Results, variant: Variant, table: Table) -> list[str]:
 
 
 def ceiling_of(figure: Figure) -> Figure | None:
-    """What exact planning says of a figure. Of the first episode nothing: nobody knows the task yet."""
+    """What exact planning says of a figure. Of the first episode nothing: the task is not known yet."""
     return Figure("gpi_ceiling", figure.task) if figure.metric == "normalised_return" and figure.shots else None
 
 
@@ -519,7 +519,7 @@ p {{ max-width: 46rem }}
 <h1>{title}</h1>
 <img alt="A board of CoinGrid and every learned cumulant over it" src="data:image/png;base64,{png}">
 <h2>Correlation of each cumulant with stepping on each colour</h2>
-<p>Over the steps of a random policy. Nobody told the learner about colours or rewards: it saw what demonstrators did.</p>
+<p>Over the steps of a random policy. The learner was told nothing of colours or rewards: it saw what demonstrators did.</p>
 {correlation}
 <h2>Inferred preferences: what each demonstrator wants of each cumulant</h2>
 {preferences}

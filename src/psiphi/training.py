@@ -141,7 +141,7 @@ def algorithm_of(name: str) -> Algorithm:
 
 
 def default_run(algorithm: str, env: str, preset: str = "default", *, world: World | None = None, **changes: Any) -> Run:
-    """An algorithm in a world with the settings that suit it there, or general ones where nobody tuned any; `changes` are of fields."""
+    """An algorithm in a world with the settings that suit it there, or general ones where none were tuned; `changes` are of fields."""
     known, place = algorithm_of(algorithm), world or worlds.find(env)
     tables = {"default": place.presets, "paper": place.paper}
     if preset not in tables:

@@ -13,7 +13,7 @@ Metrics = dict[str, Array]
 """Scalars by name, as an update or an evaluation reports them."""
 
 NO_ACTION = -1
-"""`Demonstration.next_action` where nobody saw the next action (the recording stopped before the goal)."""
+"""`Demonstration.next_action` where the next action was not seen (the recording stopped before the goal)."""
 
 
 class Transition(NamedTuple):
@@ -32,7 +32,7 @@ class Transition(NamedTuple):
 
 
 class Demonstration(NamedTuple):
-    """One step of a demonstrator. There is no reward field: nobody told us."""
+    """One step of a demonstrator. There is no reward field: rewards are not known."""
 
     obs: Array
     action: Array
@@ -44,7 +44,7 @@ class Demonstration(NamedTuple):
 class Demos(NamedTuple):
     """Demonstrations of K agents side by side, padded to a common length: `steps` has axes ``[K, M, ...]``.
 
-    `count[k]` steps of agent k are real; the rest is padding and is never sampled. `background` are steps of nobody in particular, with
+    `count[k]` steps of agent k are real; the rest is padding and is never sampled. `background` are steps of no agent in particular, with
     one axis: they tell how the world answers and are never imitated. `aside` are arrays that
     go with them through a compiled program, which would be another one for other data if they were its constants.
     """

@@ -96,7 +96,7 @@ def imitates(config: BCConfig, state: State, k: int) -> Callable[[Array, Array],
 
 
 def over_demonstrators(x: Shaped[Array, "K B"], shown: Bool[Array, " K"]) -> Float[Array, ""]:
-    """The mean over the demonstrators who have shown anything; 0 if nobody has."""
+    """The mean over the demonstrators who have shown anything; 0 if none has."""
     return jnp.sum(jnp.where(shown[:, None], x, 0)) / (jnp.maximum(jnp.sum(shown), 1) * x.shape[1])
 
 

@@ -75,7 +75,7 @@ class ITDConfig:
     """Extension: wherever d >= K, w_k is the k-th axis and is not learned; off: learned (paper). Transforming (phi, psi, w) together
     changes nothing else, so this only fixes the frame: cumulant k is what demonstrator k wants, and no two can share a dimension."""
     cross_policy: Weight = 10.0
-    """Extension: weight of expected-SARSA TD of *every* policy on transitions of anybody; 0: off (paper)."""
+    """Extension: weight of expected-SARSA TD of *every* policy on transitions of any agent; 0: off (paper)."""
     cross_policy_on: Literal["experience", "pooled"] = "experience"
     """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations."""
     cross_batch: BatchSize = 256
@@ -89,8 +89,8 @@ class ITDConfig:
     sparsity_ramp: Weight = 0.5
     """It grows from 0 to its full weight over this part of the run's updates."""
     nonnegative: Weight = 0.0
-    """Extension: weight of the prior that nobody is paid less than nothing, which grows along the same ramp; 0: off (paper). Where an
-    episode can end in ways that nobody demonstrated, who is paid to go on does not look for them."""
+    """Extension: weight of the prior that no agent is paid less than nothing, which grows along the same ramp; 0: off (paper). Where an
+    episode can end in ways that were not demonstrated, a learner that is paid to go on does not look for them."""
     ema: Share = 0.02
     """Extension: targets, and the network that is deployed, follow by a moving average at this rate; 0: periodic copies (paper)."""
     target_period: Count = 1_000
@@ -197,7 +197,7 @@ def imitation(config: ITDConfig, p: Predictions, w: Array, demo: Demonstration, 
 
 
 def consistency(config: ITDConfig, p: Predictions, demo: Demonstration) -> Array:
-    """L_ITD. A step whose next action nobody saw says nothing, unless the demonstration truly ended there."""
+    """L_ITD. A step whose next action was not seen says nothing, unless the demonstration truly ended there."""
 
     def one(psi: Array, phi: Array, next_psi: Array, d: Demonstration) -> Array:
         error = jax.vmap(losses.itd, (0, None, 0, None))
@@ -208,7 +208,7 @@ def consistency(config: ITDConfig, p: Predictions, demo: Demonstration) -> Array
 
 
 def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transition, weight: Array) -> Array:
-    """Every demonstrator's psi on anybody's transition; each ensemble member is evaluated under the policy of its neighbour."""
+    """Every demonstrator's psi on a transition of any agent; each ensemble member is evaluated under the policy of its neighbour."""
 
     def one(psi: Array, phi: Array, next_psi: Array, w_k: Array, c: Transition) -> Array:
         policy = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ jax.lax.stop_gradient(w_k))
@@ -222,7 +222,7 @@ def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transit
 
 
 def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
-    """Nothing is left to gain where a demonstration truly ends; an end that nobody saw (no observation of it) says nothing."""
+    """Nothing is left to gain where a demonstration truly ends; an end that was not seen (no observation of it) says nothing."""
     per_step = jax.vmap(jax.vmap(losses.terminal_anchor, (0, None)), (0, None))
     left = jax.vmap(per_step)(p.end_psi, w)
     seen = (demo.discount == 0) & (demo.next_action != NO_ACTION)
@@ -230,7 +230,7 @@ def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
 
 
 def sparseness(config: ITDConfig, p: Predictions, cross: Transition) -> Array:
-    """The sparse-reward prior on every cumulant, at transitions of anybody; cumulants that nobody needs fall silent.
+    """The sparse-reward prior on every cumulant, at transitions of any agent; cumulants that no agent needs fall silent.
 
     Not at the demonstrators' own steps: there the shaping that hides a reward (minus the value) looks sparser than the reward itself.
     Per demonstrator, as the losses that it must balance are means over demonstrators.
@@ -241,7 +241,7 @@ def sparseness(config: ITDConfig, p: Predictions, cross: Transition) -> Array:
 
 
 def costs(p: Predictions, w: Array, cross: Transition) -> Array:
-    """How far every demonstrator's reward is below nothing, at transitions of anybody."""
+    """How far every demonstrator's reward is below nothing, at transitions of any agent."""
     reward = jnp.einsum("xd,kd->xk", taken(p.cross_phi, cross.action), jax.lax.stop_gradient(w))
     return jnp.mean(jax.vmap(jax.vmap(losses.negative))(reward))
 
@@ -301,7 +301,7 @@ def collapse(signal: float, rank: float, agents: int) -> str | None:
 
 
 def pooled(demo: Demonstration, batch: int) -> tuple[Transition, Array]:
-    """The demonstrators' own steps as if they were anybody's, for cross-policy evaluation from logs alone, and the weight of each.
+    """The demonstrators' own steps as transitions of any agent, for cross-policy evaluation from logs alone, and the weight of each.
 
     A step that ends the task does so for everybody: it counts as much as any other.
     """
@@ -388,7 +388,7 @@ def uses_anybodys_steps(config: ITDConfig) -> bool:
 
 
 def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array) -> tuple[Demonstration, Transition, Array]:
-    """A batch of demonstrations ``[K, B]``, a batch of anybody's transitions ``[X]`` and the weights of the latter."""
+    """A batch of demonstrations ``[K, B]``, a batch of transitions of any agent ``[X]`` and the weights of the latter."""
     demo_key, cross_key, mirror_demo_key, mirror_cross_key = jax.random.split(key, 4)
     demo = replay.sample_demonstrations(state.demos, demo_key, config.batch)
     demo = replay.mirror_demonstrations(spec, demo, mirror_demo_key) if config.mirror else demo
@@ -404,7 +404,7 @@ def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: A
 
 
 def append(state: Any, agent: Int[Array, " n"], steps: Demonstration) -> Any:
-    """Online demonstrations: add `steps[i]` of demonstrator `agent[i]` (-1: nobody) to what the state remembers."""
+    """Online demonstrations: add `steps[i]` of demonstrator `agent[i]` (-1: an empty slot) to what the state remembers."""
     demos, seen = replay.add_demonstrations(state.demos, agent, steps, state.seen)
     return state._replace(demos=demos, seen=seen)
 

@@ -102,7 +102,7 @@ class Behaviour(NamedTuple):
 
 
 class State(NamedTuple):
-    """The network and the last rollout; `demos` is None where nobody is cloned."""
+    """The network and the last rollout; `demos` is None where no demonstrator is cloned."""
 
     net: ActorCritic
     optimiser: Any
@@ -294,7 +294,7 @@ def make(config: PPOConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -
         found, expected = rollout.action.shape, state.rollout.action.shape
         if found != expected:
             raise UserError(
-                f"PPO was shown a rollout of (steps, environments) {found}, but expected {expected}, by its config and the run's pace."
+                f"PPO was shown a rollout of (steps, environments) {found}, expected {expected}, by its config and the run's pace."
             )
         return state._replace(rollout=rollout, behaviour=behaviour(state.net, rollout))
 

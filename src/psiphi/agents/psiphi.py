@@ -93,7 +93,7 @@ class Ego(NamedTuple):
 
 
 class Others(NamedTuple):
-    """A batch of what others showed: demonstrations ``[K, B]``, anybody's transitions ``[X]``, and the weights of the latter."""
+    """A batch of what others showed: demonstrations ``[K, B]``, transitions of any agent ``[X]``, and the weights of the latter."""
 
     demo: Demonstration
     cross: Transition
@@ -173,7 +173,7 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
 
 
 def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, initial: itd.Initial | None = None) -> Agent:
-    """PsiPhi-learning as an agent. With no demonstrator it is Q-learning by successor features: nobody to watch, one head."""
+    """PsiPhi-learning as an agent. With no demonstrator it is Q-learning by successor features: no one to watch, one head."""
     inner = config.itd
     itd.check(inner)
     if inner.alternate and not num_demonstrators:

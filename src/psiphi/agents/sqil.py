@@ -45,7 +45,7 @@ class SQILConfig:
     """Reward of a demonstrated step (paper: 1)."""
     env_reward: bool = False
     """The agent's own transitions carry the environment's reward; off: 0 (paper). On, this is our reading of "SQILv2", which the PsiPhi
-    paper compares with but does not define: it solves a task that nobody demonstrated, so it must have seen that task's reward.
+    paper compares with but does not define: it solves a task that was not demonstrated, so it must have seen that task's reward.
     Demonstrations keep `demo_reward`."""
     fade_updates: Number = 0
     """Extension: over so many updates demonstrations leave the batch for own steps, along a line; 0: they stay (paper). Beside
@@ -76,7 +76,7 @@ def soft_backup(temperature: float) -> dqn.Backup:
 
 
 def as_transitions(demo: Demonstration, gamma: float) -> Transition:
-    """Demonstrated steps as one-step transitions without pay; a recording cut short goes on as far as anybody knows."""
+    """Demonstrated steps as one-step transitions without pay; a recording cut short goes on as far as is known."""
     last = (demo.next_action == NO_ACTION) | (demo.discount == 0)
     return Transition(demo.obs, demo.action, jnp.zeros(demo.discount.shape), gamma * demo.discount, demo.next_obs, last)
 

@@ -1,6 +1,6 @@
 """ITD and learners on what it infers, learning together: one DQN per demonstrator, paid what ITD thinks now that this one is paid.
 
-ITD makes no steps of its own but sees all of the learners'. That matters: where ITD has looked, nobody can earn more by its reward than by
+ITD makes no steps of its own but sees all of the learners'. That matters: where ITD has looked, none can earn more by its reward than by
 doing as the demonstrators do; elsewhere its reward means nothing, and learners find where that is. The world's rewards are never read.
 The paper's table 1 trains the two one after the other; this is our way.
 """
@@ -35,7 +35,7 @@ class TogetherConfig:
     """ITD's config and that of every learner."""
 
     itd: ITDConfig = field(default_factory=ITDConfig)
-    """What infers. With `nonnegative` no learner is paid for ending an episode in a way that nobody demonstrated."""
+    """What infers. With `nonnegative` no learner is paid for ending an episode in a way that was not demonstrated."""
     dqn: DQNConfig = field(default_factory=DQNConfig)
     """The learners. Their `batch` is the half of own steps; as many demonstrated steps join it."""
     itd_updates: Count = 2

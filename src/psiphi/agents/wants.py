@@ -51,7 +51,7 @@ def _folded(read: Any, obs: Array) -> Array:
 def _policy(target: PsiPhiNet, next_obs: Array, beta: float) -> tuple[Array, Array]:
     """``[X, K, E, A]``: what each demonstrator would do next, by the neighbour in the ensemble, and what that is worth.
 
-    The smallest value of the ensemble is believed: with each member's own, or their mean, values of steps that nobody made run away.
+    The smallest value of the ensemble is believed: with each member's own, or their mean, values of steps outside of the logs run away.
     """
     next_q = target.values(target.features(next_obs))
     least = jnp.broadcast_to(jnp.min(next_q, axis=2, keepdims=True), next_q.shape)
@@ -69,7 +69,7 @@ def imitation(values: Float[Array, "K B E A"], action: Array, lapse: Array | Non
 
 
 def consistency(net: PsiPhiNet, here: Array, policy: Array, next_q: Array, phi: Array, cross: Transition, gamma: float) -> Array:
-    """Inverse TD in values: w_k.f is what makes Q_k consistent, on anybody's steps, ends included."""
+    """Inverse TD in values: w_k.f is what makes Q_k consistent, on the steps of all agents, ends included."""
     q = taken(net.values(here)[..., None], cross.action[:, None, None])[..., 0]  # [X, K, E]
     following = jnp.sum(policy * next_q, axis=-1)
     paid = (phi @ net.w.T)[:, :, None]

@@ -44,7 +44,7 @@ def watching(agent: Agent) -> Agent:
 
 
 def watch(state: State, who: Int[Array, " M"], steps: Demonstration) -> State:
-    """Append what demonstrators `who` (-1: nobody) were seen to do; a full ring loses its oldest steps."""
+    """Append what demonstrators `who` (-1: an empty slot) were seen to do; a full ring loses its oldest steps."""
     demos, seen = replay.add_demonstrations(state.agent.demos, who, steps, state.seen)
     return State(state.agent._replace(demos=demos), seen)
 

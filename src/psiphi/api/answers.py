@@ -53,7 +53,7 @@ def as_next(next_obs: Any, batch: np.ndarray, spec: EnvSpec) -> np.ndarray:
     array = np.asarray(next_obs)
     array = array[None] if array.shape == spec.obs_shape else array
     if array.shape != batch.shape:
-        raise UserError(f"next_obs has shape {array.shape}, but expected {batch.shape}, as obs has.")
+        raise UserError(f"next_obs has shape {array.shape}, expected {batch.shape}, as obs has.")
     return array
 
 
@@ -61,7 +61,7 @@ def as_discount(terminated: Any, count: int) -> np.ndarray:
     """[B]: 0 where a step ended the task, else 1."""
     array = np.asarray(terminated)
     if array.shape not in ((), (1,), (count,)) or not (array.dtype == bool or np.isin(array, (0, 1)).all()):
-        raise UserError(f"terminated is {array.dtype} of shape {array.shape}, but expected one truth value per observation.")
+        raise UserError(f"terminated is {array.dtype} of shape {array.shape}, expected one truth value per observation.")
     return np.broadcast_to(1.0 - array.astype(np.float32), (count,)).astype(np.float32)
 
 

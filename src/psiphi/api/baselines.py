@@ -254,7 +254,7 @@ def _nowhere(spec: EnvSpec) -> Env:
     """A world that is never entered, for those who learn from logs alone: it only says what observations and actions are."""
 
     def unreachable(*_: Any) -> Any:
-        raise AssertionError("nobody acts here")
+        raise AssertionError("no agent acts here")
 
     return Env(spec, unreachable, unreachable)
 

@@ -1,7 +1,7 @@
 """Do the logs say enough for each agent's policy to be evaluated on the others' steps?
 
 From logs alone, agent k's successor features are evaluated on everybody's steps: a step that leads another agent to s' bootstraps from
-what k would do in s'. That is knowledge only where somebody was seen to do it: if in all similar states of the logs nobody ever took the
+what k would do in s'. That is knowledge only where some agent was seen to do it: if in all similar states of the logs none ever took the
 action that k would take, its consequences there are a guess. The share of the other agents' states in which k's action *was* seen is
 k's coverage. States are similar if they are among the nearest in the features by which the network tells states apart.
 """
@@ -34,7 +34,7 @@ VARIED = 2.0
 
 @dataclass(frozen=True)
 class Coverage:
-    """For each agent, how much of what it would do in the others' states somebody was seen to do in similar ones."""
+    """For each agent, how much of what it would do in the others' states some agent was seen to do in similar ones."""
 
     share: Mapping[AgentId, float]
     """By agent, between 0 and 1; 1 where there are no others."""

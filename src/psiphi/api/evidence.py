@@ -182,7 +182,7 @@ def outdone(
 ) -> Float[np.ndarray, " K"]:
     """The share of the other agents who earn more on k's reward than k, by more than two standard errors.
 
-    Agents with a single episode have no standard error and are left out; nan where that leaves nobody.
+    Agents with a single episode have no standard error and are left out; nan where that leaves none.
     """
     earned = _earned(reward, who, episode, gamma)
     gap = earned.mean - np.diag(earned.mean)[:, None]
@@ -277,9 +277,9 @@ def replanned(
     """Action values of the best policy on every agent's reward that the logs allow to plan, as a function: ``[B, n] -> [B, K, A]``.
 
     Fitted Q-iteration on everybody's steps, for all rewards at once. A value that no log contradicts is easily too high, so only
-    actions are taken, here and in the next state, that somebody is likely to take there; the others are worth -inf. Where an agent is
+    actions are taken, here and in the next state, that some agent is likely to take there; the others are worth -inf. Where an agent is
     alone and always does the same, nothing else can be planned, and the plan agrees for that reason only. All steps given are used; a step
-    is to be left out if nobody saw where it led.
+    is to be left out if it was not seen where it led.
     """
     pool = [np.arange(len(action))]
     habit = _fitted(obs, action, pool, num_actions, seed, batch=PLAN_BATCH)

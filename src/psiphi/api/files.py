@@ -343,7 +343,7 @@ def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[A
 
 
 def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
-    """The ids, and as many as everything else says; an ego may have watched nobody."""
+    """The ids, and as many as everything else says; an ego may have watched no agent."""
     ids = () if agents == [] and described.ego else _ids(path, agents)
     optional = [len(column) for column in (described.caution, described.lapse, described.forms) if column]
     tables = [described.likeness, *((described.likeness_least, described.likeness_most) if described.likeness_least else ())]

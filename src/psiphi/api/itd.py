@@ -41,7 +41,7 @@ LEARNED = ITDConfig(num_cumulants=0, gamma=0.0, cross_policy_on="pooled", cross_
 """ITD from logs alone for pictures, boards and long rows: cumulants are learned, and rewards are handed out as behaviour."""
 
 OFFLINE_UPDATES = 1_500
-"""Updates of a fit whose cumulants are not learned, unless somebody says otherwise."""
+"""Updates of a fit whose cumulants are not learned, unless the user says otherwise."""
 
 LEARNED_UPDATES = 4_000
 """The same where they are learned."""
@@ -76,7 +76,7 @@ BACKGROUND_STEPS = 10_000
 """Random steps that are made in an environment given as background."""
 
 Background = Demonstrations | gymnasium.Env[Any, Any] | str | Callable[[], gymnasium.Env[Any, Any]]
-"""Steps of nobody in particular: logs whose ids do not count, or an environment (its id, a function that makes it) to walk in at random."""
+"""Steps of no particular agent: logs whose ids do not count, or an environment (its id, a function that makes it) to walk in at random."""
 
 
 def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = None) -> ITDConfig:
@@ -142,15 +142,13 @@ def feature_function(features: Any, demos: Demonstrations) -> FeatureFunction:
     if callable(features):
         return features
     if isinstance(features, str) or not all(isinstance(name, str) for name in features):
-        raise UserError(
-            f"features is {features!r}, but expected a function of (obs, action, next_obs, terminated), or a list of column names."
-        )
+        raise UserError(f"features is {features!r}, expected a function of (obs, action, next_obs, terminated), or a list of column names.")
     columns = np.array([column(demos, name) for name in features])
     return lambda obs, action, next_obs, terminated: next_obs.reshape(len(next_obs), -1)[:, columns]
 
 
 def flat_steps(demos: Demonstrations) -> tuple[np.ndarray, ...]:
-    """obs, action, discount, next_obs, next_action of all steps that somebody can learn from, agent after agent."""
+    """obs, action, discount, next_obs, next_action of all steps that teach something, agent after agent."""
     parts = [demos._steps_of(k, -1) for k in range(len(demos.agents))]
     return tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
@@ -161,10 +159,10 @@ def background_steps(background: Background | None, demos: Demonstrations, seed:
         return None
     walked = background if isinstance(background, Demonstrations) else _walked(background, seed)
     if walked.obs.shape[1:] != demos.obs.shape[1:]:
-        raise UserError(f"The background's observations have shape {walked.obs.shape[1:]}, but expected {demos.obs.shape[1:]}, as there.")
+        raise UserError(f"The background's observations have shape {walked.obs.shape[1:]}, expected {demos.obs.shape[1:]}, as there.")
     if walked.num_actions > demos.num_actions:
         raise UserError(
-            f"The background has {walked.num_actions} actions, but expected at most {demos.num_actions}, as the demonstrations have."
+            f"The background has {walked.num_actions} actions, expected at most {demos.num_actions}, as the demonstrations have."
         )
     whole = flat_steps(walked)
     part = max(1 << max(len(whole[0]).bit_length() - 4, 0), 1)  # few sizes, as each is compiled once
@@ -179,11 +177,13 @@ def _walked(world: Any, seed: int) -> Demonstrations:
     if made is None and callable(world):
         made = world()
     if not isinstance(made, gymnasium.Env) or not isinstance(made.action_space, gymnasium.spaces.Discrete):
-        raise UserError(f"The background is {world!r}, but expected demonstrations, or an environment with discrete actions.")
+        raise UserError(f"The background is {world!r}, expected demonstrations, or an environment with discrete actions.")
     random, actions = np.random.default_rng(seed), made.action_space
     walks: list[Demonstrations] = []
     while sum(map(len, walks)) < BACKGROUND_STEPS:
-        walks.append(record(made, lambda _: int(actions.start + random.integers(actions.n)), 20, agent="anybody", seed=seed + len(walks)))
+        walks.append(
+            record(made, lambda _: int(actions.start + random.integers(actions.n)), 20, agent="background", seed=seed + len(walks))
+        )
     return walks[0].merge(*walks[1:])
 
 
@@ -282,7 +282,7 @@ class ITD(Learned):
     def fit(self, demos: Demonstrations, *, background: Background | None = None, held_out: float = 0.1, progress: bool = True) -> "ITD":
         """Learn from demonstrations, anew; shows a progress bar.
 
-        `held_out` of each agent's episodes is kept for the verdict, and to stop when enough is learned. `background` are steps of nobody
+        `held_out` of each agent's episodes is kept for the verdict, and to stop when enough is learned. `background` are steps of no agent
         in particular, of other logs or of a random walk in an environment: they tell how the world answers, and are never imitated.
         """
         demos = doors.demonstrations(demos, Demonstrations)
@@ -362,6 +362,6 @@ def _some(held: Demonstrations | None) -> Demos | None:
         return None
     try:
         every = held.to_demos()
-    except UserError:  # somebody's only held-out step is one that leads nobody knows where
+    except UserError:  # an agent's only held-out step is one of which it was not seen where it led
         return None
     return roomy(Demos(jax.tree.map(lambda x: x[:, :HELD_STEPS], every.steps), jnp.minimum(every.count, HELD_STEPS)))

@@ -41,7 +41,7 @@ FEWEST_EPISODES = 5
 
 
 def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[Demonstrations, Demonstrations | None]:
-    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if nobody has."""
+    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if none has."""
     rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
     if not held_out or not rich:
         return demos, None

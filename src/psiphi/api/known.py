@@ -139,10 +139,10 @@ class Learned:
         known = self._trained()
         k = position(known.agents, agent)
         if form not in (None, "wants", "behaviour"):
-            raise UserError(f'form is {form!r}, but expected "wants" or "behaviour".')
+            raise UserError(f'form is {form!r}, expected "wants" or "behaviour".')
         share = _of(known.caution, k) if caution is None else caution
         if not 0 <= share <= 1:
-            raise UserError(f"caution is {share}, but expected a share between 0 and 1.")
+            raise UserError(f"caution is {share}, expected a share between 0 and 1.")
         usual = known.form_of(k) if caution is None else known.form
         return Reward(known.model, known.spec, agent, k, form or usual, known.gamma, share, asked=form is not None)
 
@@ -175,7 +175,7 @@ class Learned:
         }
 
     def cumulants(self, obs: Any, action: Any = None, next_obs: Any = None, terminated: Any = False) -> np.ndarray:
-        """The cumulants of steps: ``[d]``, or ``[B, d]`` for a batch; whatever anybody wants is a weighted sum of these.
+        """The cumulants of steps: ``[d]``, or ``[B, d]`` for a batch; whatever an agent wants is a weighted sum of these.
 
         Those learned of (s, a) can be asked with `obs` alone: of every action then, ``[A, d]`` or ``[B, A, d]``.
         """
@@ -261,7 +261,7 @@ class Learned:
         known = self._trained()
         steps = self._experience(transitions)
         if inference not in ("bayes", "least-squares"):
-            raise UserError(f"inference is {inference!r}, but expected 'bayes' or 'least-squares'.")
+            raise UserError(f"inference is {inference!r}, expected 'bayes' or 'least-squares'.")
         phi = in_chunks(answers.cumulants, known.model, list(steps[:4]))
         room = (0, (1 << max(len(phi) - 1, 0).bit_length()) - len(phi))  # few sizes, as each is compiled once
         self._task = np.asarray(_inferred(known.model.prior, np.pad(phi, (room, (0, 0))), np.pad(steps.reward, room), inference))
@@ -279,7 +279,7 @@ class Learned:
         batch, _ = as_batch(obs, known.spec)
         rewards = np.atleast_1d(np.asarray(doors.numbers(reward, "The rewards"), np.float32))
         if rewards.shape != (len(batch),) or not np.isfinite(rewards).all():
-            raise UserError(f"The rewards have shape {rewards.shape}, but expected {len(batch)} finite numbers, one per observation.")
+            raise UserError(f"The rewards have shape {rewards.shape}, expected {len(batch)} finite numbers, one per observation.")
         next_obs, terminated = following or (None, False)
         shifted = doors.numbers(action, "The actions") - known.first_action
         return Experience(*self._steps(batch, shifted, next_obs, terminated), reward=rewards)  # pyright: ignore[reportCallIssue]
@@ -358,10 +358,10 @@ def known_from(model: Model, lens: Lens, demos: Demos | None, agents: tuple[Agen
     """A model together with what it says about the demonstrations ``[K, M]``; `facts` are further fields of `Known`."""
     from psiphi.api import coverage
 
-    if demos is None or not agents:  # nobody was watched
-        nobody = coverage.Coverage({}, 1.0, model.net.num_actions)
+    if demos is None or not agents:  # no demonstrator was watched
+        nothing = coverage.Coverage({}, 1.0, model.net.num_actions)
         return Known(
-            model=model, lens=lens, agents=(), num_actions=model.net.num_actions, likeness=np.zeros((0, 0)), coverage=nobody, **facts
+            model=model, lens=lens, agents=(), num_actions=model.net.num_actions, likeness=np.zeros((0, 0)), coverage=nothing, **facts
         )
     seen = coverage.measure(model, demos, agents)
     return Known(

@@ -67,7 +67,7 @@ class PsiPhi(Learned):
 
     `env` is the name of a world of psiphi, a Gymnasium id, a Gymnasium environment, a vector environment, a function that makes an
     environment, or a JAX environment (`psiphi.types.Env`). Of functions and ids, `num_envs` environments are made. Without `demos`, a world
-    of psiphi shows its own demonstrators, and elsewhere nobody is watched.
+    of psiphi shows its own demonstrators, and elsewhere no demonstrator is watched.
     """
 
     def __init__(

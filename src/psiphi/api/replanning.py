@@ -1,9 +1,9 @@
 """Does an inferred reward explain what its agent does? Plan on it anew, in the world as far as the logs show it, and compare.
 
-Where observations repeat, the logs are a small world of their own: the states that somebody saw, what was done there and where it led.
+Where observations repeat, the logs are a small world of their own: the states that some agent saw, what was done there and where it led.
 In it a plan is exact. A plan on a reward that explains its agent does nothing, where the agent was seen, that the agent would rather not
 do; how much it does of that, over how much a random walk does, is measured here. Labels are not needed, and a reward that is right where
-the imitation knows nothing (in layouts that nobody demonstrated) is not held against it: only states that the agent itself saw count.
+the imitation knows nothing (in layouts that were not demonstrated) is not held against it: only states that the agent itself saw count.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 def seen_world(
     obs: Shaped[np.ndarray, "N n"], action: Int[np.ndarray, " N"], next_obs: Shaped[np.ndarray, "N n"], discount: Float[np.ndarray, " N"]
 ) -> Seen:
-    """The states, pairs and transitions of logged steps of anybody."""
+    """The states, pairs and transitions of the logged steps of all agents."""
     N = len(action)
     state = numbered(np.concatenate([obs, next_obs]))
     here, there, S = state[:N], state[N:], int(state.max(initial=-1)) + 1
@@ -135,7 +135,7 @@ def kept(
     """For each of some rewards, how much of what an agent would rather not do a plan on it avoids: 1 is all, 0 as a random walk.
 
     `advantage` is of the logged steps, by the agents' own values: 0 for what an agent would do and below 0 for the rest. It counts only in
-    states that the agent saw, where it is known. `who` is -1 for steps of nobody in particular.
+    states that the agent saw, where it is known. `who` is -1 for steps of the background.
     """
     N, K = advantage.shape
     S = world.size
@@ -175,7 +175,7 @@ def ids_tell(
     """By how many standard deviations ids predict actions better than ids drawn by lot, over all agents; about 0 if they are shuffled.
 
     Predicted is what was done in each state, by counting: each episode by all others of its agent, over how well by all others of
-    anybody. The same is done with the episodes' ids permuted. nan where states do not repeat.
+    any agent. The same is done with the episodes' ids permuted. nan where states do not repeat.
     """
     episodes, first, number = np.unique(episode, return_index=True, return_inverse=True)
     if agents < 2 or len(episodes) < 2 or again(state, 0 * who, episode).mean() < COMPARED:
@@ -189,7 +189,7 @@ def ids_tell(
         place = state * agents + ids[number]
         done, been = _without_own_episode(place * A + action, episode), _without_own_episode(place, episode)
         told = np.log((done + OWN_PRIOR * pooled) / (been + OWN_PRIOR) / pooled)
-        return float(np.mean(np.bincount(number, told) / length))  # every episode counts alike, however long somebody wanders
+        return float(np.mean(np.bincount(number, told) / length))  # every episode counts alike, however long an agent wanders
 
     random = np.random.default_rng(seed)
     by_lot = np.array([gain(random.permutation(who[first])) for _ in range(LOTS)])

@@ -113,7 +113,7 @@ class Evidence(NamedTuple):
     agreement: np.ndarray
     """Mean correlation of refits of its reward, on the others' steps."""
     coverage: np.ndarray
-    """Share of the others' states in which somebody was seen to do what it would do."""
+    """Share of the others' states in which some agent was seen to do what it would do."""
     familiar: np.ndarray
     """Share of its steps in states in which another of its episodes was."""
     avoided: np.ndarray
@@ -193,7 +193,7 @@ class Verdict:
     agents: tuple[AgentId, ...]
     findings: tuple[Finding, ...]
     figures: Mapping[str, list[float]]
-    """All the evidence by name, an entry per agent; nan where nobody measured it."""
+    """All the evidence by name, an entry per agent; nan where it was not measured."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -401,7 +401,7 @@ RULES = (
     Rule(
         "outdone", lambda e: e.outdone, lambda e: OUTDONE, "above",
         "The reward of agent {agent!r} pays others more than itself: {figure:.0%} of the others earn more on it.",
-        "Do not act on it before somebody who knows the agent has looked at it; compare with a refit under another seed.",
+        "Do not act on it before a person who knows the agent has looked at it; compare with a refit under another seed.",
     ),
     Rule(
         "refits-disagree", lambda e: e.agreement, lambda e: AGREE, "below",
@@ -471,7 +471,7 @@ def _of_the_log(e: Evidence) -> Iterator[Finding]:
     if K == 1:
         yield Finding(
             None, "one-agent", 1.0, 2.0,
-            "The log has one agent, so its reward can be compared with nobody's and rests on states that it chose itself.",
+            "The log has one agent, so its reward can be compared with no other's and rests on states that it chose itself.",
             "Add logs of others in the same world, even of chance.",
         )  # fmt: skip
     if K > 1 and e.rank < DIRECTIONS:
@@ -491,7 +491,7 @@ def _of_the_log(e: Evidence) -> Iterator[Finding]:
     if e.terminated_share <= 0:
         yield Finding(
             None, "no-ends", float(e.terminated_share), 0.0,
-            "No episode of the log truly ends, so what an end is worth to anybody is not known.",
+            "No episode of the log truly ends, so what an end is worth to an agent is not known.",
             "Mark true ends as terminated if there are any; else read nothing into what the reward says of them.",
         )  # fmt: skip
     if e.terminated_share > 0 and {"end", "constant"} <= set(re.split(r"[,\s]+", e.cumulants)):
@@ -526,7 +526,7 @@ def _finding(value: Any, agents: list[Any], name: str) -> Finding:
 
 def _unfit(name: str, found: Any, expected: str) -> UserError:
     shown = repr(found)
-    return UserError(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}, but expected {expected}.")
+    return UserError(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}, expected {expected}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -16,7 +16,7 @@ from psiphi.configs import Within
 from psiphi.errors import UserError
 
 REWARDS = ("reward", "rewards", "return", "returns")
-"""Columns that are left out and said to be: nobody tells us rewards."""
+"""Columns that are left out and said to be: psiphi learns without rewards."""
 
 KEPT = frozenset("bool int8 uint8 int16 uint16 float16 float32".split())
 """Types that observations keep when a file has them; every other becomes float32, in which everything is learned."""
@@ -42,7 +42,7 @@ class Columns:
     terminated: str = "terminated"
     """True at the step after which the task was over. May be missing."""
     truncated: str = "truncated"
-    """True at the step after which somebody stopped the recording. May be missing."""
+    """True at the step after which the recording was stopped. May be missing."""
     ends: Literal["truncated", "terminated"] = "truncated"
     """What the end of an episode means where neither of the two columns is there."""
     num_actions: Annotated[int, Within(1, limits.MOST_ACTIONS)] | None = None
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     episode: tuple[str, ...]
     group: tuple[str, ...]
     action: tuple[str, ...]
-    """One, unless actions are continuous or composed; none, if nobody asked for any."""
+    """One, unless actions are continuous or composed; none, if none was asked for."""
     obs: tuple[str, ...]
     """In the order of the observation's entries."""
     t: str | None
@@ -133,7 +133,7 @@ def keys(file: str, present: Sequence[str], columns: Columns, role: str) -> tupl
 def matching(file: str, free: list[str], patterns: str, numeric: Numeric) -> tuple[list[str], tuple[str, ...]]:
     """The columns that a list of names and patterns means, in its order and then the file's; and what there is to say of them.
 
-    Where nobody said which, and none has the usual name, they are all columns of numbers but rewards.
+    Where none is named, and none has the usual name, they are all columns of numbers but rewards.
     """
     found: dict[str, None] = {}
     usual = patterns == Columns.obs
@@ -167,7 +167,7 @@ def _grid(columns: list[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[s
 
 
 def entry_names(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """What the entries of an observation are called when nobody named them: their indices."""
+    """What the entries of an observation are called when they have no names: their indices."""
     return tuple("_".join(map(str, place)) for place in np.ndindex(shape))
 
 
@@ -187,7 +187,7 @@ def misfits(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def left_out(file: str, names: Iterable[str]) -> tuple[str, ...]:
-    """A sentence about columns nobody asked for."""
+    """A sentence about columns that were not asked for."""
     names = list(names)
     rewards = [name for name in names if name.lower() in REWARDS]
     others = [name for name in names if name not in rewards]

@@ -1,4 +1,4 @@
-"""`Demonstrations`: who did what where. No rewards: nobody told us."""
+"""`Demonstrations`: who did what where. There are no rewards in it."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ class Trajectory(NamedTuple):
     terminated: bool
     truncated: bool
     final_obs: np.ndarray | None
-    """What was seen after the last step, where somebody looked."""
+    """What was seen after the last step, where that was recorded."""
 
 
 class Episodes(NamedTuple):
@@ -48,11 +48,11 @@ class Episodes(NamedTuple):
     terminated: np.ndarray
     """bool[E]: the task was over after the last step."""
     truncated: np.ndarray
-    """bool[E]: somebody stopped the recording after the last step. Where neither is true, nobody said why it ends."""
+    """bool[E]: the recording was stopped after the last step. Where neither is true, it is not known why it ends."""
     final_obs: np.ndarray
-    """[E, ...]: what was seen after the last step; zeros where nobody looked."""
+    """[E, ...]: what was seen after the last step; zeros where that was not recorded."""
     has_final: np.ndarray
-    """bool[E]: whether somebody looked."""
+    """bool[E]: whether it was recorded."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,17 +71,17 @@ class Demonstrations:
     episodes: Episodes
     num_actions: int
     names: tuple[str, ...] = ()
-    """What the entries of an observation are called; their indices if nobody named them."""
+    """What the entries of an observation are called; their indices if they have no names."""
     notes: tuple[str, ...] = ()
     """What was left out when they were read."""
     action_names: tuple[str, ...] = ()
-    """What the actions are called; "action 0" and so on if nobody named them."""
+    """What the actions are called; "action 0" and so on if they have no names."""
     discretiser: Discretiser | None = None
     """What the actions stand for, where they were continuous."""
     groups: tuple[AgentId, ...] = ()
     """Names of groups of episodes that `split` keeps together."""
     group: np.ndarray | None = None
-    """int32[E]: the group of each episode, as an index into `groups`; -1: of none. None: nobody said."""
+    """int32[E]: the group of each episode, as an index into `groups`; -1: of none. None: it is not known."""
 
     def __post_init__(self):
         E, M = len(self.episodes.agent), len(self.action)
@@ -139,7 +139,7 @@ class Demonstrations:
         discretiser: Discretiser | None = None,
         groups: PerEpisode | None = None,
     ) -> "Demonstrations":
-        """Demonstrations from one entry per episode: T + 1 observations (or T, if nobody looked after the last step), T actions, who.
+        """Demonstrations from one entry per episode: T + 1 observations (or T, if none was recorded after the last step), T actions, who.
 
         `terminated` says which episodes ended because the task was over. Where neither flag is given, episodes count as truncated. With a
         `discretiser`, actions are continuous and it chooses the nearest. Episodes of one of the `groups` are never split.
@@ -173,9 +173,9 @@ class Demonstrations:
     def to_demos(self) -> "Demos":
         """The steps of each agent side by side, padded: what agents learn from.
 
-        A terminated episode's last step has discount 0; its `next_action` means nothing and is 0, or NO_ACTION where nobody saw the
+        A terminated episode's last step has discount 0; its `next_action` means nothing and is 0, or NO_ACTION where none saw the
         observation it ended on (`next_obs` is then the one before, and means nothing either). Any other episode's last step bootstraps
-        (discount 1) from the observation that follows, with `next_action` NO_ACTION as nobody saw it; where nobody saw the observation
+        (discount 1) from the observation that follows, with `next_action` NO_ACTION as it was not seen; where the observation was not
         either, there is nothing to bootstrap from and that one step is left out.
         """
         import jax.numpy as jnp
@@ -185,7 +185,7 @@ class Demonstrations:
         steps = [self._steps_of(k, NO_ACTION) for k in range(len(self.agents))]
         count = np.array([len(columns[1]) for columns in steps], np.int32)
         if not self.agents or not count.min():
-            who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "anybody"
+            who = f"agent {self.agents[int(count.argmin())]!r}" if self.agents else "any agent"
             raise UserError(f"There is no step to learn from by {who}; expected at least one with the observation that follows it.")
 
         limits.check_memory("Steps side by side", 3 * len(count) * int(count.max()) * self.obs[:1].nbytes)
@@ -201,7 +201,7 @@ class Demonstrations:
         return Demos(data, jnp.asarray(count))
 
     def _steps_of(self, k: int, no_action: int) -> tuple[np.ndarray, ...]:
-        """The columns of a `Demonstration` for agent k, without the steps nobody can learn from."""
+        """The columns of a `Demonstration` for agent k, without the steps that teach nothing."""
         e = self.episodes
         mine = np.flatnonzero(e.agent == k)
         known = e.terminated[mine] | e.has_final[mine]
@@ -266,7 +266,7 @@ class Demonstrations:
 
     @property
     def truncated(self) -> np.ndarray:
-        """bool[M]: true at the last step of an episode that somebody stopped recording then."""
+        """bool[M]: true at the last step of an episode whose recording was stopped then."""
         return self._at_last(self.episodes.truncated)
 
     def _at_last(self, flags: np.ndarray) -> np.ndarray:
@@ -297,7 +297,7 @@ class Demonstrations:
         return summary(self)
 
     def validate(self) -> "list[Problem]":
-        """What a person should know before anybody learns from them; see `psiphi.demos.validate`. Errors were found at the door."""
+        """What a person should know before a model learns from them; see `psiphi.demos.validate`. Errors were found at the door."""
         from psiphi.demos.validate import validate
 
         return validate(self)
@@ -391,7 +391,7 @@ def flattened(obs: np.ndarray) -> np.ndarray:
 
 
 def unnamed_actions(num_actions: int) -> tuple[str, ...]:
-    """What actions are called when nobody named them."""
+    """What actions are called when they have no names."""
     return tuple(f"action {a}" for a in range(num_actions))
 
 

@@ -82,7 +82,7 @@ def extra(module: str, name: str, purpose: str) -> Any:
 
 
 def meaning(demos: Demonstrations) -> dict[str, Any]:
-    """What the actions mean, for JSON: their names and what they stand for, as far as somebody said."""
+    """What the actions mean, for JSON: their names and what they stand for, as far as that was said."""
     named = demos.action_names != unnamed_actions(demos.num_actions)
     names = {"action_names": list(demos.action_names)} if named else {}
     return names | ({} if demos.discretiser is None else {"discretiser": demos.discretiser.to_dict()})

@@ -95,7 +95,7 @@ def _lloyd(x: np.ndarray, centroids: np.ndarray, partner: np.ndarray, sign: np.n
         if mirror:
             total, count = total + sign * total[partner], count + count[partner]
         moved = np.where(count[:, None] > 0, total / np.maximum(count, 1)[:, None], centroids)
-        if (idle := np.flatnonzero(count == 0)).size:  # nobody's: it begins anew at the row that is worst served
+        if (idle := np.flatnonzero(count == 0)).size:  # of no row: it begins anew at the row that is worst served
             far = x[int(np.argmax(((x - centroids[label]) ** 2).sum(1)))]
             moved[idle[0]], moved[partner[idle[0]]] = far, far * sign
             if mirror and partner[idle[0]] == idle[0]:

@@ -25,7 +25,7 @@ from psiphi.errors import UserError
 MEANING = "psiphi"
 """Dataset metadata: what the actions mean, in JSON."""
 FINAL = "psiphi_has_final_obs"
-"""Episode metadata: false where the last of Minari's T + 1 observations only repeats the one before, as nobody looked."""
+"""Episode metadata: false where the last of Minari's T + 1 observations only repeats the one before, as none was recorded."""
 
 
 # --- Reading -------------------------------------------------------------------------------------------------------------

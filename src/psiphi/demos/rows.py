@@ -90,7 +90,7 @@ class Coder:
         self.numbers: dict[str, int] = {}
 
     def codes(self, names: Iterable[str | None]) -> np.ndarray:
-        """The numbers of names; None and the empty name are nobody's."""
+        """The numbers of names; None and the empty name are those of no agent."""
         numbers = self.numbers
         return np.array([-1 if not name else numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
@@ -165,7 +165,7 @@ def whole_numbers(file: str, role: str, values: np.ndarray) -> Ids:
 
 
 def layout(rows: Rows) -> Layout:
-    """Which rows make which episode, in the order of their first rows; rows of nobody are in none."""
+    """Which rows make which episode, in the order of their first rows; rows of no agent are in none."""
     known = (rows.agent.codes >= 0) & (rows.episode.codes >= 0)
     keys = rows.agent.codes.astype(np.int64) * max(len(rows.episode.names), 1) + rows.episode.codes
     order = None if known.all() else np.flatnonzero(known)
@@ -369,7 +369,7 @@ def _at(last: np.ndarray, rows: int, flags: PerEpisode) -> np.ndarray:
 
 
 def _repeated(values: PerEpisode, times: np.ndarray) -> Ids:
-    """One id per episode as one per row. None and the empty string are nobody."""
+    """One id per episode as one per row. None and the empty string are no agent."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     kinds = {type(value) for value in plain if value is not None}
     if not kinds <= {str} and not kinds <= {int}:

@@ -53,7 +53,7 @@ def _by_agent(demos: Demonstrations, prints: np.ndarray) -> list[dict[str, Any]]
                 "terminated": int(demos.episodes.terminated[episodes].sum()),
                 "actions": np.bincount(demos.action[mine], minlength=demos.num_actions).tolist(),
                 "distinct_observations": int(distinct[k]),
-                # How much of what this agent saw some other agent saw too: where it is little, nobody can say what another would do there.
+                # How much of what this agent saw some other agent saw too: where it is little, it is not known what another would do there.
                 "shared_with_others": float(shared[inverse[mine]].mean()) if mine.any() else 0.0,
             }
         )

@@ -26,7 +26,7 @@ MOTIONS = ("acc", "lat", "turn", "speed", "ax", "ay", "vx", "vy")
 axes acceleration and velocity. All are those of the step that follows."""
 
 STILL = 0.2
-"""Below this speed, in units of length per second, a displacement says nothing about where somebody looks."""
+"""Below this speed, in units of length per second, a displacement says nothing about where an agent looks."""
 
 SLACK = 1e-6
 """Of a beat: times that differ by less are the same."""
@@ -50,7 +50,7 @@ class Motion:
     nearest: Annotated[int, Within(0, 64)] = 4
     """How many of the nearest others are seen, each with relative position and velocity."""
     reach: Positive = 50.0
-    """Nobody sees farther than this, in units of length."""
+    """No agent sees farther than this, in units of length."""
     lane: Positive = 1.8
     """Who is ahead and not farther to the side than this is followed: the leader."""
     before: bool = False
@@ -215,7 +215,7 @@ def _ids(name: str, values: np.ndarray) -> Ids:
 
 
 class Points(NamedTuple):
-    """The rows of a file that say where somebody is, track after track."""
+    """The rows of a file that say where an agent is, track after track."""
 
     rows: Rows
     order: np.ndarray

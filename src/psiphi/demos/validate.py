@@ -99,7 +99,7 @@ def errors(rows: Rows, where: Layout) -> list[Problem]:
 
 
 def _missing_ids(log: _Log) -> list[Problem]:
-    """Rows of nobody, or of no episode; named by the other id, as far as that is known."""
+    """Rows of no agent, or of no episode; named by the other id, as far as that is known."""
     found, t = [], log.rows.t
     for role, ids, other in (("agent", log.rows.agent, log.rows.episode), ("episode", log.rows.episode, log.rows.agent)):
         missing = np.flatnonzero(ids.codes < 0)
@@ -198,7 +198,7 @@ def _groups(log: _Log) -> list[Problem]:
 
 
 def _ends(log: _Log) -> list[Problem]:
-    """Steps after the one that is said to be the last; an observation that nobody acted on is no step."""
+    """Steps after the one that is said to be the last; an observation without an action is no step."""
     last = log.where.start[1:] - 1
     last_step = last.copy()
     shut = raw.closing(log.rows, log.where)
@@ -241,7 +241,7 @@ def _finite(log: _Log) -> list[Problem]:
 
 
 def validate(demos: Demonstrations, file: str = "the demonstrations", thresholds: Thresholds | None = None) -> list[Problem]:
-    """What a person should know of demonstrations before anybody learns from them; none of it keeps them out."""
+    """What a person should know of demonstrations before a model learns from them; none of it keeps them out."""
     if not len(demos):
         raise UserError(f"{file}: there is no step in it, expected at least one.")
     limits = thresholds or Thresholds()
@@ -266,7 +266,7 @@ def _constant_columns(demos: Demonstrations, file: str) -> list[Problem]:
     if demos.obs.ndim > 2 and len(still):  # of a picture, entry by entry would be too much
         text = f"{len(still)} of the {flat.shape[1]} entries of the observation are the same in every step"
         return [Problem("warning", "constant column", file, None, None, None, text)]
-    text = "the observation's {!r} is {} in every step: it can tell nobody apart"
+    text = "the observation's {!r} is {} in every step: it cannot tell agents apart"
     return [Problem("warning", "constant column", file, None, None, None, text.format(demos.names[j], flat[0, j])) for j in still]
 
 

@@ -64,7 +64,7 @@ class HighwayConfig:
     goals: tuple[Goal, ...] = (goal(30, 0, 1.0), goal(26, 1, 1.5), goal(22, 2, 2.0), goal(26, 3, 1.5))
     """What the others want; each car draws one. A demonstrator is one of these goals."""
     ego: Goal = goal(30, 3, 1.0)
-    """What the ego is paid for; nobody else wants it, but some share its speed and some its lane."""
+    """What the ego is paid for; no other car wants it, but some share its speed and some its lane."""
     density: float = 0.5
     """Cars per distance, relative to highway-env's: high enough that one must plan around others, low enough that goals can be met."""
     ego_rank: int = 5
@@ -72,9 +72,9 @@ class HighwayConfig:
     ego_spacing: float = 1.0
     """The ego's distance to the car behind it, relative to the others' distances (highway-env: 2)."""
     in_goal_lane: float = 0.5
-    """How many start in the lane they want: if none did, half of what is seen were lane changes; if all did, nobody would show one."""
+    """How many start in the lane they want: if none did, half of what is seen were lane changes; if all did, none would show one."""
     deficit: tuple[float, float] = (0.0, 12.0)
-    """Everybody starts slower than wanted by so much, uniform between the two: else nobody would show how to accelerate."""
+    """Everybody starts slower than wanted by so much, uniform between the two: else none would show how to accelerate."""
     ego_speed: tuple[float, float] | None = None
     """The ego's speed at the start, uniform between the two; None: as the others'."""
     simulation_frequency: int = 5
@@ -84,7 +84,7 @@ class HighwayConfig:
     max_steps: int = 100
     """Time limit in actions, here 20 s: enough to reach one's lane and speed and stay there. It is no termination (discount 1)."""
     patience: float = 0.0
-    """Seconds between two thoughts of changing lanes (highway-env: 1). A timer is hidden from whoever watches, and nobody could predict
+    """Seconds between two thoughts of changing lanes (highway-env: 1). A timer is hidden from an observer, who could not predict
     the moment of a lane change; 0 makes drivers functions of what there is to see."""
     max_braking: float = 5.0
     """The braking in m/s^2 that a driver may impose by changing lanes (highway-env: 2): at 2 many never reach their lane."""
@@ -261,7 +261,7 @@ class State(NamedTuple):
     cars: Cars
     drivers: Drivers
     kind: Int[Array, "n"]
-    """Which of the config's goals each car has; the ego's is NOBODY."""
+    """Which of the config's goals each car has; the ego's is NO_DEMONSTRATOR."""
     t: Int[Array, ""]
     """Actions taken."""
 
@@ -286,7 +286,7 @@ def reset(config: HighwayConfig, road: Road, key: Array) -> State:
 def _kinds(config: HighwayConfig, key: Array) -> Int[Array, "n"]:
     weights = jnp.log(jnp.array([wish.weight for wish in config.goals]))
     kind = jax.random.categorical(key, weights, shape=(config.cars,)).astype(jnp.int32)
-    return kind.at[0].set(drive.NOBODY)
+    return kind.at[0].set(drive.NO_DEMONSTRATOR)
 
 
 def _drivers(config: HighwayConfig, kind: Int[Array, "n"], target_speed: Float[Array, "n"], key: Array) -> Drivers:
@@ -296,7 +296,7 @@ def _drivers(config: HighwayConfig, kind: Int[Array, "n"], target_speed: Float[A
     def each(values: list) -> Array:
         return jnp.array(values)[kind]
 
-    is_ego = kind == drive.NOBODY
+    is_ego = kind == drive.NO_DEMONSTRATOR
     ranks = each([NOWHERE if wish.lane is None else wish.lane for wish in wishes])
     moves = each([not wish.parked for wish in wishes])
     known = jnp.where(is_ego & config.hidden_ego, 0.0, target_speed)
@@ -324,9 +324,9 @@ def _place(config: HighwayConfig, road: Road, kind: Int[Array, "n"], target_spee
         speed = speed.at[0].set(jax.random.uniform(ego_key, minval=low, maxval=high))
     wanted = jnp.array([-1 if wish.lane is None else wish.lane for wish in (*config.goals, config.ego)])[kind]
     anywhere = jax.random.randint(lane_key, kind.shape, 0, config.lanes)
-    granted = (wanted >= 0) & (jax.random.uniform(wish_key, kind.shape) < config.in_goal_lane) & (kind != drive.NOBODY)
+    granted = (wanted >= 0) & (jax.random.uniform(wish_key, kind.shape) < config.in_goal_lane) & (kind != drive.NO_DEMONSTRATOR)
     lanes = jnp.where(granted, wanted, anywhere).astype(jnp.int32)
-    gap = _spacing(config, speed) * jnp.where(kind == drive.NOBODY, config.ego_spacing * config.density, 1.0)
+    gap = _spacing(config, speed) * jnp.where(kind == drive.NO_DEMONSTRATOR, config.ego_spacing * config.density, 1.0)
     queue = np.array([*range(1, config.ego_rank + 1), 0, *range(config.ego_rank + 1, config.cars)])
     steps = gap * jax.random.uniform(gap_key, kind.shape, minval=0.9, maxval=1.1)
     s = jnp.zeros_like(gap).at[queue].set(jnp.cumsum(steps[queue])) + 3 * gap[queue[0]]
@@ -372,7 +372,7 @@ def reward(config: HighwayConfig, road: Road, cars: Cars, failed: Array) -> Floa
 
 def make(config: HighwayConfig) -> Env:
     """The environment. `TimeStep.extras` holds `crashed`, `off_road`, and the step's demonstrations: `demonstrator`, the numbers of those
-    watched (NOBODY: an empty slot), and `demonstration`, their `Demonstration`.
+    watched (NO_DEMONSTRATOR: an empty slot), and `demonstration`, their `Demonstration`.
     """
     road = roads.highway(config.lanes, ROAD_LENGTH)
     checked = None if config.all_collide else jnp.arange(config.cars) == 0

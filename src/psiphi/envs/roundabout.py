@@ -57,7 +57,7 @@ class RoundaboutConfig:
         Arrival("eer", "ees", 0, 5.0),
     )
     """Where the others start: one enters ahead of the ego, two are in the ring ahead of it, one enters behind it. Among highway-env's four
-    (see `like_highway_env`), who give way to nobody, a driver that knows no more than IDM crashes in most episodes."""
+    (see `like_highway_env`), who never give way, a driver that knows no more than IDM crashes in most episodes."""
     exits: tuple[str, ...] = ("exr", "nxr")
     """Where they go, each drawing one (paper: the first or second exit). A demonstrator is one of these exits."""
     exit_weights: tuple[float, ...] = (1.0, 1.0)
@@ -65,7 +65,7 @@ class RoundaboutConfig:
     ego: Arrival = Arrival("ser", "ses", 0, 80.0, 10.0)
     """Where the ego starts: 64 m before the ring, to see others enter and leave first (highway-env: 19 m before it, at 8 m/s)."""
     ego_exit: str = "wxr"
-    """Where it must go (paper: the third exit, which nobody demonstrates)."""
+    """Where it must go (paper: the third exit, which is not demonstrated)."""
     ego_target_speed: float = 12.0
     """What IDM would drive in the ego's place, and what others expect of it."""
     place_deviation: float = 2.0
@@ -145,7 +145,7 @@ def _check(config: RoundaboutConfig) -> None:
 
 
 def _check_arrivals(config: RoundaboutConfig) -> None:
-    """Everybody must start on a lane, and not inside of somebody else."""
+    """Every car must start on a lane, and not inside of another."""
     there: list[tuple[tuple[str, str, int], float]] = []
     for arrival in (*config.others, config.ego):
         edge = (arrival.start, arrival.end)
@@ -224,7 +224,7 @@ class State(NamedTuple):
     cars: Cars
     drivers: Drivers
     kind: Int[Array, "n"]
-    """Which of the config's exits each car takes; the ego's is NOBODY."""
+    """Which of the config's exits each car takes; the ego's is NO_DEMONSTRATOR."""
     way: Float[Array, ""]
     """The fewest metres that the ego ever had to its exit."""
     t: Int[Array, ""]
@@ -243,7 +243,7 @@ def reset(config: RoundaboutConfig, key: Array, exit: Exit) -> State:
     n = len(arrivals)
     is_other = jnp.arange(n) > 0
     weights = jnp.log(jnp.array(config.exit_weights))
-    kind = jnp.where(is_other, jax.random.categorical(kind_key, weights, shape=(n,)), drive.NOBODY).astype(jnp.int32)
+    kind = jnp.where(is_other, jax.random.categorical(kind_key, weights, shape=(n,)), drive.NO_DEMONSTRATOR).astype(jnp.int32)
     lanes = jnp.array([ROAD.lane_of(a.start, a.end, a.rank) for a in arrivals], jnp.int32)
     s = jnp.array([a.s for a in arrivals]) + config.place_deviation * jax.random.normal(place_key, (n,)) * is_other
     speed = jnp.array([a.speed for a in arrivals]) + config.speed_deviation * jax.random.normal(speed_key, (n,)) * is_other
@@ -310,7 +310,7 @@ def ending(config: RoundaboutConfig, cars: Cars, exit: Exit) -> Ending:
 def make(config: RoundaboutConfig = RoundaboutConfig(), exit: Exit | None = None) -> Env:  # noqa: B008 - a frozen value
     """The environment; `exit` takes the place of the config's `ego_exit`, and may be an argument of a compiled program.
 
-    `TimeStep.extras` holds the fields of `Ending` and the step's demonstrations: `demonstrator`, the numbers of those watched (NOBODY: an
+    `TimeStep.extras` holds the fields of `Ending` and the step's demonstrations: `demonstrator`, the numbers of those watched (-1: an
     empty slot), and `demonstration`, their `Demonstration`.
     """
     wheel = drive.Wheel(ROAD, config.table, config.frames, config.dt, config.reverses, None)

@@ -60,7 +60,7 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
         self._state: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """A new episode; with a seed, always the same ones from here on. Nobody has demonstrated anything yet."""
+        """A new episode; with a seed, always the same ones from here on. Nothing has been demonstrated yet."""
         super().reset(seed=seed, options=options)
         self._state, obs = _reset(self.config, self.np_random.integers(2**32, dtype=np.uint32))
         return np.array(obs), _nothing_shown(self.config)
@@ -128,6 +128,6 @@ def _shapes(config: Config) -> dict[str, Any]:
 
 
 def _nothing_shown(config: Config) -> dict[str, Any]:
-    """The info of a step in which nobody was seen and nothing has happened."""
+    """The info of a step in which no car was seen and nothing has happened."""
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), _shapes(config))
-    return {**_info(blank), "demonstrator": np.full_like(blank["demonstrator"], drive.NOBODY)}
+    return {**_info(blank), "demonstrator": np.full_like(blank["demonstrator"], drive.NO_DEMONSTRATOR)}

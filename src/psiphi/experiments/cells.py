@@ -225,7 +225,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
 
 @contextlib.contextmanager
 def _locked(file: BinaryIO) -> Iterator[None]:
-    """Alone with the file. The system frees the lock when the process ends, however it ends; where there is no flock, nobody checks."""
+    """Alone with the file. The system frees the lock when the process ends, however it ends; where there is no flock, it is not checked."""
     try:
         import fcntl
     except ImportError:

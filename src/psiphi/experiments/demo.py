@@ -36,14 +36,16 @@ def demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | No
     console = console or Console(highlight=False)
     run = demo_run(quick, seed)
     started = time.monotonic()
-    console.print("[bold]PsiPhi-learning on CoinGrid[/bold]: learn what others want by watching, then pursue goals nobody showed you.\n")
+    console.print(
+        "[bold]PsiPhi-learning on CoinGrid[/bold]: learn what others want by watching, then pursue goals that were never shown.\n"
+    )
     model = learn(console, run, out)
     phi_key, board_key, few_key, many_key, play_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3), 5)
     with stage(console, 3, "What do they want?", "Compare the inferred rewards with the true ones, which the learner never saw."):
         found = world.explained(run.world, run.demonstrators, model, phi_key)
         picture = pictures.described(run.world, run.demonstrators, model, np.asarray(found["cumulants"]), board_key)
         console.print(wants_table(run, model, phi_key))
-    with stage(console, 4, "Four new tasks", "Nobody showed them. The agent infers each from the rewards it meets: no training."):
+    with stage(console, 4, "Four new tasks", "They were never shown. The agent infers each from the rewards it meets: no training."):
         few = measures.transfer(run.world, model, FewShotConfig(), few_key, shots=paper.FEW, repetitions=16 if quick else 256)
         many = measures.transfer(run.world, model, FewShotConfig(), many_key, shots=paper.MANY, repetitions=2 if quick else 32)
         console.print(transfer_table(few, many))

@@ -1,4 +1,4 @@
-"""How well are others' actions predicted in episodes that nobody was shown? The paper's figure of imitation, on Roundabout.
+"""How well are others' actions predicted in episodes that the learner was not shown? The paper's figure of imitation, on Roundabout.
 
 Demonstrators are recorded and their episodes split: most are shown, the rest are held out. BC and ITD see nothing else. PsiPhi-learning
 also drives and is paid, for one exit after the other, and so learns more about the cumulants that it shares with the demonstrators.
@@ -58,7 +58,7 @@ class Setting:
 
 
 def _itd() -> ITDConfig:
-    """As on Highway; from logs alone there is no sparse prior, which needs steps that nobody chose."""
+    """As on Highway; from logs alone there is no sparse prior, which needs steps that no demonstrator chose."""
     return ITDConfig(
         num_cumulants=8, gamma=0.95, torso="crowd", torso_hidden=(128, 128), phi_hidden=(128, 64), psi_hidden=(64,), learning_rate=3e-3,
         batch=128, cross_batch=128, bc_weight=1.0, sparsity=0.0, cross_policy_on="pooled", ema=0.03, mirror=False, replay_size=80_000,

@@ -47,7 +47,7 @@ class Infer:
     """Where the model, the tables, the picture and the report go; what an earlier call left there is replaced."""
     columns: Mapped = field(default_factory=Columns)
     background: Path | None = None
-    """Another such file, with the same columns: steps of nobody in particular, a random walk say. They tell how the world answers and are
+    """Another such file, with the same columns: steps of no agent in particular, a random walk say. They tell how the world answers and are
     never imitated."""
     held_out: Annotated[float, Within(0, 0.9, above=True)] = 0.1
     """Share of each agent's episodes that is kept for judging."""
@@ -121,7 +121,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def followed(demos: Demonstrations) -> tuple[np.ndarray, np.ndarray]:
-    """``[M, ...]``: the observation after each step, and whether somebody saw it; where nobody did, it is the one before."""
+    """``[M, ...]``: the observation after each step, and whether it was seen; where it was not, it is the one before."""
     e = demos.episodes
     last = e.start[1:] - 1
     led = demos.obs[np.minimum(np.arange(len(demos)) + 1, len(demos) - 1)].copy()
@@ -140,7 +140,7 @@ def looked_at(demos: Demonstrations, most: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def rewards_of(itd: psiphi.ITD, demos: Demonstrations, steps: np.ndarray) -> np.ndarray:
-    """``[L, K]``: what every agent would be paid for these steps, whoever made them; nan where nobody saw where a step led.
+    """``[L, K]``: what every agent would be paid for these steps, whoever made them; nan where it was not seen where a step led.
 
     As `itd.reward` hands it out, so that the tables are what a planner gets.
     """
@@ -441,7 +441,7 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         "judged on whole episodes that were held out. *Nats* are the surprise per held-out step, less is better; *lapses* the share of",
         "steps in which the agent does anything at all; *caution* the share of the advantage that `itd.reward` adds to what is wanted, to",
         "plan on (*behaviour*: what the agent does is handed out in its place); *coverage* the share of the others' states in which",
-        "somebody was seen to do what the agent would do there.",
+        "some agent was seen to do what the agent would do there.",
         "",
         *table_md(*judged(found)),
         "",

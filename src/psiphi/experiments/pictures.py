@@ -32,7 +32,7 @@ class Panels(NamedTuple):
 def cumulants_over_board(world: CoinGridConfig, model: Model, key: Array) -> Panels:
     """Stand beside every cell, look at it and go forward: the cumulants of that step, averaged over the sides one can come from.
 
-    Nobody stands on a coin that is still there, so those sides are left out.
+    No player stands on a coin that is still there, so those sides are left out.
     """
     room = coingrid.room_size(world)
     start = coingrid.reset(world, key)

@@ -65,7 +65,7 @@ def _bc() -> BCConfig:
 
 
 def _itd() -> ITDConfig:
-    """Nobody demonstrates how to leave the road: without `nonnegative` a learner leaves it at once, as that ends what it is charged. Pay is
+    """No car demonstrates how to leave the road: without `nonnegative` a learner leaves it at once, as that ends what it is charged. Pay is
     dense here: with the sparse prior too little of it is left to learn from. A cumulant for each of the world's two exits and no more:
     without that prior, with six more that no preference asks for, the successor features diverged."""
     return ITDConfig(

@@ -117,9 +117,9 @@ class Collector:
 
 
 def others_seen(step: Step) -> tuple[np.ndarray, Demonstration]:
-    """What a step's `info` says of others, from all environments: who was seen (-1: nobody), and what each of them did.
+    """What a step's `info` says of others, from all environments: who was seen (-1: an empty slot), and what each of them did.
 
-    Where an environment was reset in the same step, its last step's own info is what counts; a step that did not happen shows nobody.
+    Where an environment was reset in the same step, its last step's own info is what counts; a step that did not happen has empty slots.
     """
     found = [_info_of(step.info, i) for i in range(len(step.real))]
     if any("demonstrator" not in one or "demonstration" not in one for one in found):

@@ -179,7 +179,7 @@ def made_with() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """The system frees the lock when the process ends, however it ends. Where there is no flock, nobody checks."""
+    """The system frees the lock when the process ends, however it ends. Where there is no flock, it is not checked."""
     with disk.lock_file(directory / LOCK) as file:
         with contextlib.suppress(ImportError):
             import fcntl

@@ -33,7 +33,7 @@ Evaluate = Callable[[Any, Array], Metrics]
 """``evaluate(agent_state, key) -> metrics`` for one seed; pure, since the loop compiles it and vmaps it over seeds."""
 
 Watch = Callable[[Any, Array, Demonstration], Any]
-"""``watch(agent_state, who[M], steps[M]) -> agent_state``: remember what others were seen to do; `who` -1 is nobody."""
+"""``watch(agent_state, who[M], steps[M]) -> agent_state``: remember what others were seen to do; `who` -1 is an empty slot."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ from psiphi.types import Env, Metrics
 from psiphi.worlds.world import Recorded, World
 
 TASKS = ("R+G", "R-G", "-R+G", "-R-G")
-"""The tasks of the paper's table 2. Nobody demonstrates them: the demonstrators want R or G."""
+"""The tasks of the paper's table 2. They are not demonstrated: the demonstrators want R or G."""
 
 TEMPERATURE, GAMMA = 0.02, 0.9
 """Of the demonstrators' Boltzmann policies: in units of reward, and the discount by which they plan."""
@@ -119,7 +119,7 @@ def random_steps(config: CoinGridConfig, key: Array, episodes: int = 512) -> Ste
 
 
 def held_out_accuracy(config: CoinGridConfig, demonstrators: tuple[str, ...], model: Model, seed: int, episodes: int) -> dict[str, float]:
-    """Share of held-out actions predicted, and the most anybody could: the demonstrators' own probability of their likeliest action."""
+    """Share of held-out actions predicted, and the most that is possible: the demonstrators' own probability of their likeliest action."""
     test = record(config, demonstrators, episodes, seed, "test")
     real = np.asarray(test.episode) >= 0
     agents, length = real.shape

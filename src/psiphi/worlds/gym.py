@@ -1,6 +1,6 @@
 """Any Gymnasium environment with discrete actions as a world: by its id, or by a function of the user's (``module:function``).
 
-Nobody tuned anything for such a world, so its settings are general ones. Observations that are dictionaries are flattened to their numbers.
+Nothing was tuned for such a world, so its settings are general ones. Observations that are dictionaries are flattened to their numbers.
 """
 
 import importlib
@@ -200,4 +200,4 @@ PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
     "ppo": lambda: PACE | {"agent": _ppo()},
     "itd-dqn": lambda: PACE | {"agent": TogetherConfig(itd=_itd(), dqn=_dqn()), "evaluate_every": 0},
 }  # fmt: skip
-"""General settings, for worlds that nobody tuned."""
+"""General settings, for worlds without tuned ones."""

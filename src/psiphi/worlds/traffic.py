@@ -39,7 +39,7 @@ class _Driving(NamedTuple):
 def driven(
     env: Env, expert: Expert, arrived: Callable[[Any], Array], key: Array, episodes: int, longest: int
 ) -> tuple[Array, Demonstration]:
-    """All steps, episode after episode, and which of them are real: those until the end, without a crash, which is nobody's intention."""
+    """All steps, episode after episode, and which of them are real: those until the end, without a crash, which no driver intends."""
 
     def step(now: _Driving, _: None) -> tuple[_Driving, tuple[Array, Demonstration]]:
         state, obs, running = now

@@ -76,7 +76,7 @@ class World:
     record: Callable[[Any, tuple[str, ...], int, int, str], Recorded] | None = None
     """``record(config, demonstrators, episodes, seed, split)``: so many episodes of each; split "test" are others than "train"."""
     watched: Callable[[Any], tuple[str, ...]] = _nobody
-    """The names of those who are seen while one acts, in the order of the numbers that the environment gives them; empty: nobody is."""
+    """The names of those who are seen while one acts, in the order of the numbers that the environment gives them; empty: none are."""
     figures: Callable[[Any, str, Mapping[str, Array]], Metrics] = _plain
     """``figures(config, task, got)``: what episodes (`returns`, `lengths`) come to; "normalised_return" where 1 has a meaning."""
     longest: Callable[[Any], int] = lambda config: 10_000
@@ -86,9 +86,9 @@ class World:
     paper: Mapping[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     """The same for the paper's own settings, where it prints some."""
     truth: Callable[..., dict[str, Any]] | None = None
-    """``truth(config, demonstrators, model, seed, episodes)``: what a model inferred beside what is true; None: nobody knows the truth."""
+    """``truth(config, demonstrators, model, seed, episodes)``: what a model inferred beside what is true; None: the truth is not known."""
     lensed: bool = False
-    """Whether nobody knows how its numbers are scaled: they are then standardised by the demonstrations before a network sees them."""
+    """Whether it is not known how its numbers are scaled: they are then standardised by the demonstrations before a network sees them."""
     drawn: Callable[[Any, str], gymnasium.Env[Any, Any]] | None = None
     """``drawn(config, task)``: a Gymnasium environment that draws itself, ``render_mode="rgb_array"``; None: it cannot be drawn."""
 

@@ -21,7 +21,7 @@ from psiphi.envs.traffic.simulate import move
 from psiphi.envs.traffic.vehicles import Cars, Drivers
 from psiphi.types import Demonstration
 
-NOBODY = -1
+NO_DEMONSTRATOR = -1
 """In place of a demonstrator's number: this slot shows nothing."""
 
 
@@ -83,7 +83,7 @@ def watch(road: Road, cars: Cars, number: Int[Array, "n"], count: int, order: Or
     """Whom the ego watches; a car that crashed has nothing to show."""
     who, seen = nearest(road, cars, jnp.zeros(1, jnp.int32), count, order)
     shows = seen[0] & ~cars.crashed[who[0]]
-    return Watched(who[0], jnp.where(shows, number[who[0]], NOBODY))
+    return Watched(who[0], jnp.where(shows, number[who[0]], NO_DEMONSTRATOR))
 
 
 def demonstrate(
@@ -91,7 +91,7 @@ def demonstrate(
 ) -> tuple[Int[Array, "k"], Demonstration]:
     """What the watched cars saw, did, then saw and are about to do, each from its own seat.
 
-    A car that crashed in this step is nobody: what follows is not its doing. Nobody's task ends within the episode, so discounts are 1.
+    A car that crashed in this step is not shown: what follows is not its doing. No task ends within the episode, so discounts are 1.
     """
     who = watched.who
     steps = Demonstration(
@@ -101,4 +101,4 @@ def demonstrate(
         next_obs=see(next_cars, who),
         next_action=actions.snap(table, next_cars.acceleration[who], next_cars.steering[who]),
     )
-    return jnp.where(next_cars.crashed[who], NOBODY, watched.number), steps
+    return jnp.where(next_cars.crashed[who], NO_DEMONSTRATOR, watched.number), steps

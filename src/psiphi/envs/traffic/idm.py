@@ -21,7 +21,7 @@ def not_zero(x: Array) -> Array:
 
 
 def free_road(speed: Array, target_speed: Array, exponent: Array) -> Array:
-    """Acceleration towards the target speed, with nobody ahead."""
+    """Acceleration towards the target speed, with no car ahead."""
     return COMFORT_ACCELERATION * (1 - jnp.power(jnp.maximum(speed, 0) / jnp.abs(not_zero(target_speed)), exponent))
 
 

@@ -8,7 +8,7 @@ from psiphi.envs.traffic.vehicles import LENGTH, MAX_SPEED, Cars
 
 
 def command(cars: Cars) -> Cars:
-    """The command as it is carried out: a crashed car goes straight and slows down, nobody accelerates beyond the maximal speed."""
+    """The command as it is carried out: a crashed car goes straight and slows down, no car accelerates beyond the maximal speed."""
     acceleration = jnp.where(cars.crashed, -cars.speed, cars.acceleration)
     acceleration = jnp.where(cars.speed > MAX_SPEED, jnp.minimum(acceleration, MAX_SPEED - cars.speed), acceleration)
     acceleration = jnp.where(cars.speed < -MAX_SPEED, jnp.maximum(acceleration, -MAX_SPEED - cars.speed), acceleration)

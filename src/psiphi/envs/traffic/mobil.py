@@ -72,10 +72,10 @@ def abort(
     decided: Int[Array, "n"],
     changing: Bool[Array, "n"],
 ) -> Int[Array, "n"]:
-    """Target lanes after those who are changing lanes (`changing`, into `followed`) have looked whether somebody ahead wants there too.
+    """Target lanes after those who are changing lanes (`changing`, into `followed`) have looked whether a car ahead wants there too.
 
     Drivers decide in the order of the list and see the new decision of those before them (`decided`, unless aborted) but the old one of
-    those behind them. As nobody depends on a later one, repeating the simultaneous rule until nothing changes gives exactly that.
+    those behind them. As no car depends on a later one, repeating the simultaneous rule until nothing changes gives exactly that.
     """
     order = jnp.arange(cars.lane.shape[0])
     ahead = along(road, scene, cars.lane) - own(scene.s, cars.lane)[:, None]

@@ -12,7 +12,7 @@ from psiphi.envs.traffic.roads import Road
 from psiphi.envs.traffic.vehicles import Cars
 
 PERCEPTION = 200.0
-"""Nobody sees farther, as in highway-env."""
+"""No car sees farther, as in highway-env."""
 
 Order = Literal["along", "around"]
 """What near means: along the lane one is on (highway-env), or as the crow flies."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 TASKS = ("R+G", "R-G", "-R+G", "-R-G")
-"""The transfer tasks of table 2. Nobody demonstrates them: the demonstrators want R or G."""
+"""The transfer tasks of table 2. They are not demonstrated: the demonstrators want R or G."""
 
 ALL = "all"
 """The task of a cell that is about all demonstrators together."""

@@ -21,9 +21,9 @@ EXPERIMENT = Experiment(
         "return** the mean of the last tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least "
         f"{SOLVED} (all of the steps if it never was), **steps to 90 % of the best final return** the first at which it is at least "
         f"{SOLVED} of the largest final return of any method in the panel. PsiPhi-learning makes four updates after eight steps, the "
-        "others one, as more did not help the DQN on the tuning seeds; those who learn from rewards take .4 off each. "
-        "**Watching nobody**, PsiPhi-learning is Q-learning by successor features on cumulants that rewards alone ground: what it lacks to "
-        "the first row is what the demonstrations were worth. All were tuned on other seeds, PsiPhi-learning and DQN the most."
+        "others one, as more did not help the DQN on the tuning seeds; those who learn from rewards take 0.4 off each. "
+        "**Without demonstrators**, PsiPhi-learning is Q-learning by successor features on cumulants that rewards alone ground: what "
+        "it lacks to the first row is what the demonstrations were worth. All were tuned on other seeds, PsiPhi-learning and DQN the most."
     ),
     variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", f"highway-{name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
     methods=(
@@ -35,7 +35,7 @@ EXPERIMENT = Experiment(
         Method("dqn-mlp", "DQN, MLP torso", {"agent.torso": "mlp"}, how="curve", algorithm="dqn", only_in=("highway-multi-task",)),
         Method(
             "psiphi-alone",
-            "PsiPhi-learning, watching nobody",
+            "PsiPhi-learning without demonstrators",
             {f"agent.itd.{name}": 0.0 for name in ("bc_weight", "itd_weight", "l1_weight", "cross_policy", "sparsity")},
             how="curve",
             algorithm="psiphi",

@@ -8,7 +8,7 @@ EXPERIMENT = Experiment(
     title="How many cumulants? (the paper's appendix)",
     story=(
         "PsiPhi-learning with d cumulants, all else as in the figures: on CoinGrid the ego wants both of what two demonstrators want, on "
-        "Highway what nobody else wants, on Roundabout the third exit, while others take the first or the second. On Highway and "
+        "Highway what no one else wants, on Roundabout the third exit, while others take the first or the second. On Highway and "
         "Roundabout a normalised return of 1 is what IDM earns in the ego's place. With fewer cumulants than demonstrators their "
         "preferences are learned, else each has an axis of its own."
     ),

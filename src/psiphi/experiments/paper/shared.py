@@ -80,7 +80,7 @@ TRUTH = (
     "**r²** is the share of the true reward's variance, over the steps of a random policy, that a linear function of φ explains; **reward "
     "correlation** is that of φ·w with it; **planner return** is what an exact planner that was given φ·w earns of the true reward, as a "
     "share of what it earns when given the truth; **accuracy** is the share of actions predicted in held-out trajectories, and **ceiling** "
-    "the most that anybody could: the demonstrators' own probability of their likeliest action."
+    "the most that is possible: the demonstrators' own probability of their likeliest action."
 )
 
 

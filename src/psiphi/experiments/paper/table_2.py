@@ -1,4 +1,4 @@
-"""Table 2: few-shot transfer to tasks nobody demonstrated."""
+"""Table 2: few-shot transfer to tasks that were not demonstrated."""
 
 from psiphi.experiments.paper.experiment import FEW, MANY, Experiment, Method, Table
 from psiphi.experiments.paper.shared import (
@@ -16,7 +16,7 @@ from psiphi.experiments.paper.shared import (
 
 EXPERIMENT = Experiment(
     name="table-2",
-    title="Table 2: few-shot transfer to tasks nobody demonstrated",
+    title="Table 2: few-shot transfer to tasks that were not demonstrated",
     story=(
         "Two demonstrators, one collects red coins and one green. The agent is then judged on four tasks that neither of them has."
         f"\n\n{ROWS}\n\n{K_SHOT}\n\n{TRUTH}"
