@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,23 @@ def test_cumulants_are_not_learned_and_successor_features_do_not_shape_the_torso
     assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(gradients.psi_heads))
     whole = jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), config)[0])(net)
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(whole.given)) and np.any(whole.w != 0)
+
+
+def test_values_that_ran_away_are_called_back():
+    """With lapses alone an action that is very unlikely is a lapse, and its gradient is 0."""
+    astray = jnp.array([[[[0.0, 50.0, 100.0]]]])
+    pull = jax.grad(lambda values: wants.imitation(values, jnp.array([[0]]), jnp.array([-2.2]), 20.0))(astray)[0, 0, 0]
+    assert pull[0] < -0.5 and pull[2] > 0.5
+
+
+def test_a_member_that_went_astray_is_outvoted():
+    _, net = tiny_net()
+    others = jax.tree.map(lambda x: jnp.stack([x, x, x]), net)
+    astray = jax.tree.map(lambda x: x.at[2].multiply(-300.0) if jnp.issubdtype(x.dtype, jnp.floating) else x, others.value_heads)
+    committee = Committee(eqx.tree_at(lambda n: (n.value_heads, n.w), others, (astray, others.w.at[2].add(1e4))))
+    obs = jnp.asarray(TWO[0])
+    np.testing.assert_allclose(committee.task_values(obs, net.w), net.task_values(obs, net.w), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(committee.w, net.w)
 
 
 def test_a_reward_that_makes_the_values_consistent_costs_nothing():
@@ -380,7 +398,7 @@ def test_cumulants_of_where_a_step_leads_do_not_ask_what_was_done(demos):
     [
         (lambda fit, demos: fit.reward("clean", "wants")(columns()[0], columns()[1]), "expected next_obs"),
         (lambda fit, demos: fit.reward("clean")(*columns()[:2], np.zeros((3, 2))), r"next_obs has shape \(3, 2\), expected \(60, 3\)"),
-        (lambda fit, demos: fit.reward("clean", caution=2.0), "caution is 2.0, expected a share"),
+        (lambda fit, demos: fit.reward("clean", caution=20.0), "caution is 20.0, expected a number from 0 to 10"),
         (lambda fit, demos: fit.cumulants(columns()[0]), "expected action and next_obs beside obs"),
         (lambda fit, demos: fit.adapt((*columns()[:2], np.zeros(60))), "expected next_obs beside observations and actions"),
         (

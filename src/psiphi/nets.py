@@ -440,7 +440,11 @@ def of_heads(net: "Net", change: Callable[[Array], Array]) -> "Net":
 
 
 class Committee(eqx.Module):
-    """Several networks, trained alike from different beginnings, as one: their ensembles are one ensemble, their preferences the mean."""
+    """Several networks, trained alike from different beginnings, as one.
+
+    Preferences and values are the members' medians, so that a single member that went astray is outvoted. Successor features are one
+    ensemble.
+    """
 
     nets: PsiPhiNet
     """Every array has a leading axis for the members."""
@@ -455,11 +459,11 @@ class Committee(eqx.Module):
 
     @property
     def w(self) -> Float[Array, "heads d"]:
-        return jnp.mean(self.nets.w, axis=0)
+        return jnp.median(self.nets.w, axis=0)
 
     @property
     def lapse(self) -> Float[Array, " heads"] | None:
-        return None if self.nets.lapse is None else jnp.mean(self.nets.lapse, axis=0)
+        return None if self.nets.lapse is None else jnp.median(self.nets.lapse, axis=0)
 
     def features(self, obs: Array) -> Float[Array, "members B f"]:
         return jax.vmap(lambda net: net.features(obs))(self.nets)
@@ -474,7 +478,10 @@ class Committee(eqx.Module):
         return _one_ensemble(jax.vmap(lambda net, x: net.psi(x))(self.nets, features))
 
     def task_values(self, obs: Array, w: Float[Array, "heads d"]) -> Float[Array, "B heads ensemble A"]:
-        return _one_ensemble(jax.vmap(lambda net: net.task_values(obs, w))(self.nets))
+        """What a state is worth, and what each action is worth beside the others, are voted on apart: members differ in the former."""
+        values = jax.vmap(lambda net: net.task_values(obs, w))(self.nets)
+        level = jnp.mean(values, axis=-1, keepdims=True)
+        return jnp.median(level, axis=0) + jnp.median(values - level, axis=0)
 
 
 def _one_ensemble(x: Array) -> Array:

@@ -20,6 +20,10 @@ from psiphi.types import Demonstration, Metrics, Transition
 EVALUATED = 4
 """Successor features are evaluated on a quarter of the steps of an update: rewards do not wait for them, and they have as many updates."""
 
+SURE = 0.05
+"""The weight of imitation without lapses. To who lapses, an action that is very unlikely is a lapse and teaches nothing; values that ran
+away would then stay away."""
+
 USUAL_LAPSE = -2.2
 """Where the logits of the lapse rate are drawn to, a tenth, by a prior that a few hundred steps outweigh."""
 
@@ -60,12 +64,13 @@ def _policy(target: PsiPhiNet, next_obs: Array, beta: float) -> tuple[Array, Arr
 
 def imitation(values: Float[Array, "K B E A"], action: Array, lapse: Array | None, beta: float) -> Array:
     """L_BC-Q with a lapse rate, averaged over demonstrators, steps and ensemble."""
+    never_lapsing = -jnp.mean(taken(jax.nn.log_softmax(beta * values)[..., None], action[:, :, None]))
     if lapse is None:
-        return -jnp.mean(taken(jax.nn.log_softmax(beta * values)[..., None], action[:, :, None]))
+        return never_lapsing
     share = jax.nn.sigmoid(lapse)
     per_member = jax.vmap(losses.lapsed_bc_q, (0, None, None, None))
     per_step = jax.vmap(per_member, (0, 0, None, None))
-    return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(values, action, share, beta))
+    return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(values, action, share, beta)) + SURE * never_lapsing
 
 
 def consistency(net: PsiPhiNet, here: Array, policy: Array, next_q: Array, phi: Array, cross: Transition, gamma: float) -> Array:

@@ -21,11 +21,11 @@ from psiphi.types import Demonstration
 MOST_STEPS = 20_000
 """Steps, of whole episodes, from which the evidence is measured."""
 
-CAUTION = 0.3
-"""The share of the advantage in a reward whose agent is imitated well where nothing was shown."""
+CAUTION = 0.1
+"""The weight of the advantage in a reward whose agent is imitated well where nothing was shown."""
 
-FULL_CAUTION = 1.0
-"""The share where the agent was seen in nearly all states that it comes to: there the imitation knows, and no plan should know better."""
+FULL_CAUTION = 4.0
+"""The weight where the agent was seen in nearly all states that it comes to: there the imitation knows, and no plan should know better."""
 
 GENERALISES = 0.6
 """An imitation generalises if held-out actions surprise it by less than this share of log A nats: measured in worlds with known truth."""

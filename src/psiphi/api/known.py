@@ -40,6 +40,9 @@ from psiphi.types import Demos, EnvSpec
 Inference = Literal["bayes", "least-squares"]
 Me = TypeVar("Me", bound="Learned")
 
+MOST_CAUTION = 10.0
+"""More caution than this is as good as asking for the behaviour."""
+
 RIDGE = 1e-3
 """Of the least squares by which a task is inferred."""
 
@@ -133,7 +136,7 @@ class Learned:
 
         `form` "wants" is preferences times cumulants, "behaviour" what the agent does, as a reward: a planner on it is as good as the
         imitation and learns nothing of why. None: what can be vouched for more, "wants" where cumulants are simple or the model has steps
-        of its own, unless a plan on it leaves what the agent was seen to do; else "behaviour". `caution` is the share of the advantage in
+        of its own, unless a plan on it leaves what the agent was seen to do; else "behaviour". `caution` is the weight of the advantage in
         "wants"; None: as was found fit when the model was made. Who asks for a caution and no form gets what is wanted.
         """
         known = self._trained()
@@ -141,8 +144,8 @@ class Learned:
         if form not in (None, "wants", "behaviour"):
             raise UserError(f'form is {form!r}, expected "wants" or "behaviour".')
         share = _of(known.caution, k) if caution is None else caution
-        if not 0 <= share <= 1:
-            raise UserError(f"caution is {share}, expected a share between 0 and 1.")
+        if not 0 <= share <= MOST_CAUTION:
+            raise UserError(f"caution is {share}, expected a number from 0 to {MOST_CAUTION:g}.")
         usual = known.form_of(k) if caution is None else known.form
         return Reward(known.model, known.spec, agent, k, form or usual, known.gamma, share, asked=form is not None)
 
