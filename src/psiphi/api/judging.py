@@ -21,14 +21,14 @@ from psiphi.types import Demonstration
 MOST_STEPS = 20_000
 """Steps, of whole episodes, from which the evidence is measured."""
 
-CAUTION = 0.1
-"""The weight of the advantage in a reward whose agent is imitated well where nothing was shown."""
-
-FULL_CAUTION = 4.0
-"""The weight where the agent was seen in nearly all states that it comes to: there the imitation knows, and no plan should know better."""
+CAUTION = 4.0
+"""The weight of the advantage in a reward whose agent is known where a plan goes: the imitation knows, and no plan should know better."""
 
 GENERALISES = 0.6
-"""An imitation generalises if held-out actions surprise it by less than this share of log A nats: measured in worlds with known truth."""
+"""An imitation generalises if held-out actions surprise it by less than this share of log A nats ..."""
+
+GAP = 0.2
+"""... and by less than this share more than the actions that it learned from: in new layouts it is two to five times as much."""
 
 FAMILIAR = 0.9
 """An agent is at home if at least this share of its steps is in states in which another of its episodes was."""
@@ -73,7 +73,8 @@ def judged(
     familiar = evidence.by_agent(
         replanning.again(steps.state, steps.who, steps.episode).astype(float), steps.who, np.ones(len(steps.who), bool), len(known.agents)
     )
-    caution = _caution(known, nll, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
+    gap = nll - evidence.by_agent(-log_prob[steps.who, np.arange(len(steps.who))], steps.who, ~steps.held, len(known.agents))
+    caution = _caution(known, kind, nll, gap, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
     avoided, exact = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
     handed = np.where(np.array(caution) > 0, avoided[1], np.nan)  # where the imitation does not generalise, it is no better to plan on
     plain, handed = (x if exact else np.where(x < ROUGHLY, x, np.nan) for x in (avoided[0], handed))
@@ -98,12 +99,16 @@ def judged(
     )
 
 
-def _caution(known: Known, nll: np.ndarray, familiar: np.ndarray, held: np.ndarray) -> tuple[float, ...]:
-    """Of each agent, how much a plan should stay with what it does."""
+def _caution(known: Known, kind: str, nll: np.ndarray, gap: np.ndarray, familiar: np.ndarray, held: np.ndarray) -> tuple[float, ...]:
+    """Of each agent, how much a plan should stay with what it does: much where it was seen, or where it is predicted as well as there.
+
+    Of features that the user gave, only the former counts: they say what matters in new places, and a clone does not.
+    """
     if known.form != "wants":
         return (0.0,) * len(nll)
-    generalises = (nll < GENERALISES * math.log(max(known.num_actions, 2))) & (held >= verdict.FEW_HELD_OUT)
-    return tuple(np.where(familiar >= FAMILIAR, FULL_CAUTION, np.where(generalises, CAUTION, 0.0)).tolist())
+    nats = math.log(max(known.num_actions, 2))
+    generalises = (nll < GENERALISES * nats) & (gap < GAP * nats) & (held >= verdict.FEW_HELD_OUT) & (kind != "given")
+    return tuple(np.where((familiar >= FAMILIAR) | generalises, CAUTION, 0.0).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
