@@ -48,7 +48,8 @@ def inferred(tmp_path_factory) -> Path:
 
 def test_everything_that_was_promised_is_written(inferred):
     left = {path.name for path in inferred.iterdir()}
-    assert left == {"model", "verdict.txt", "preferences.csv", "preferences.md", "rewards.csv", "wants.svg", "wants.png", "report.md"}
+    tables = {"verdict.txt", "preferences.csv", "preferences.md", "rewards.csv"}
+    assert left == {"model", *tables, "wants.svg", "wants.png", "explore.html", "report.md"}
     assert (inferred / "wants.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (inferred / "wants.svg").read_bytes()
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from psiphi import doors, gpi, printable
 from psiphi import model as models
-from psiphi.demos.demonstrations import AgentId
+from psiphi.demos.demonstrations import AgentId, unnamed_actions
+from psiphi.demos.discretiser import Discretiser
 from psiphi.envs.inferred_reward import InferredReward
 from psiphi.errors import UserError
 from psiphi.model import Model
@@ -154,10 +155,21 @@ class Policy:
     >>> policy = itd.policy("anna")
     >>> policy(obs)                        # the likeliest action
     >>> policy(obs, deterministic=False)   # as often as she does
+    >>> policy.action(obs)                 # in the original units, where actions were continuous
     """
 
-    def __init__(self, model: Model, spec: EnvSpec, agent: AgentId, index: int, beta: float, lapse: float = 0.0, seed: int = 0):
-        self.agent = agent
+    def __init__(
+        self,
+        model: Model,
+        spec: EnvSpec,
+        agent: AgentId,
+        index: int,
+        beta: float,
+        lapse: float = 0.0,
+        seed: int = 0,
+        stands_for: Discretiser | None = None,
+    ):
+        self.agent, self._stands_for = agent, stands_for
         self.lapse = lapse
         """The share of its steps in which it does anything at all."""
         self._model, self._spec, self._index, self._beta = model, spec, index, beta
@@ -171,6 +183,15 @@ class Policy:
         else:
             action = (self._random.random((len(batch), 1)) < self.probabilities(batch).cumsum(axis=-1)).argmax(axis=-1)
         return int(action[0]) if alone else action
+
+    def action(self, obs: Any, deterministic: bool = True) -> np.ndarray:
+        """The same in the units that the actions had before they were made discrete: ``[C]``, or ``[B, C]``."""
+        if self._stands_for is None:
+            raise UserError(
+                "The actions of this model were discrete from the beginning, so they have no units: expected demonstrations with a "
+                "discretiser (psiphi demos discretise); policy(obs) is the number of the action."
+            )
+        return self._stands_for.inverse(self(obs, deterministic))
 
     def values(self, obs: Any) -> np.ndarray:
         """What every action is worth to the demonstrator: ``[A]``, or ``[B, A]``."""
@@ -310,15 +331,23 @@ class Explanation:
     """[policies, d]: what each cumulant adds to that, for the best action of each policy."""
     w: np.ndarray
     """[d]: the task."""
+    names: tuple[str, ...] = ()
+    """What the cumulants are called."""
+    action_names: tuple[str, ...] = ()
+    """What the actions are called, counted from 0."""
 
     def __str__(self) -> str:
         best = self.values.max(axis=1)
         order = np.argsort(-best, kind="stable")
-        header = ["policy", "promises", "by action", *(f"cumulant {i}" for i in range(len(self.w)))]
+        header = ["policy", "promises", "by action", *(self.names or (f"cumulant {i}" for i in range(len(self.w))))]
+        called = self.action_names or unnamed_actions(self.values.shape[1])
         rows = [
-            [str(self.policies[k]), _signed(best[k]), str(self.values[k].argmax()), *map(_signed, self.contributions[k])] for k in order
+            [str(self.policies[k]), _signed(best[k]), called[self.values[k].argmax()], *map(_signed, self.contributions[k])] for k in order
         ]
-        return f"action {self.action}: follows {printable.terminal(self.follows)}, which promises most on this task\n{table(header, rows)}"
+        does = called[np.unravel_index(self.values.argmax(), self.values.shape)[1]]
+        named = "" if does in unnamed_actions(len(called)) else f" ({printable.terminal(does)})"
+        whom = printable.terminal(self.follows)
+        return f"action {self.action}{named}: follows {whom}, which promises most on this task\n{table(header, rows)}"
 
 
 def position(agents: Sequence[AgentId], agent: AgentId) -> int:

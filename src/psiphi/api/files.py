@@ -24,6 +24,7 @@ from psiphi.api.known import Known
 from psiphi.api.verdict import Verdict
 from psiphi.configs import Count, Positive, Seed, Weight, Within, from_json
 from psiphi.cumulants import Changes, Cumulants, Ends, FeatureFunction, Given
+from psiphi.demos.discretiser import Discretiser
 from psiphi.errors import UserError
 from psiphi.model import Model
 from psiphi.nets import Committee
@@ -80,6 +81,8 @@ class Described:
     """Whether the networks see through a lens; off: they read observations as they are."""
     likeness_least: tuple[tuple[float, ...], ...] = ()
     likeness_most: tuple[tuple[float, ...], ...] = ()
+    columns: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +136,14 @@ def save(
         lensed=lensed(known.model),
         likeness_least=least,
         likeness_most=most,
+        columns=known.columns,
+        action_names=known.action_names,
     )
     meta = {
         **_head(algorithm, known.agents, config, run),
         "model": dataclasses.asdict(description),
         "verdict": None if known.verdict is None else known.verdict.to_json(),
+        "discretiser": None if known.discretiser is None else known.discretiser.to_dict(),
     }
     task_array = np.zeros(known.model.w.shape[1], np.float32) if task is None else np.asarray(task, np.float32)
     further = {} if policies is None else {"policies": policies}
@@ -243,9 +249,15 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     if both:
         like |= {"policies": jax.eval_shape(lambda key: ALGORITHMS[algorithm].net(config, seen, len(agents), key), jax.random.key(0))[1]}
     arrays = checkpoint.load(path, like)
-    judged = meta.get("verdict")
+    judged, cut = meta.get("verdict"), meta.get("discretiser")
     known = _known(models.mended(arrays["model"]), glass, described, agents)
-    known = dataclasses.replace(known, verdict=None if judged is None else Verdict.from_json(judged, f"{path}: verdict"))
+    known = dataclasses.replace(
+        known,
+        verdict=None if judged is None else Verdict.from_json(judged, f"{path}: verdict"),
+        discretiser=None if cut is None else Discretiser.from_dict(cut, f"{path}: discretiser"),
+    )
+    if known.discretiser is not None and known.discretiser.num_actions != known.num_actions:
+        raise UserError(f"{path} is damaged: its discretiser has {known.discretiser.num_actions} actions, expected {known.num_actions}.")
     glass = known.lens if described.lensed else None
     policies = Policies(arrays["policies"], glass, spec, described.first_action, agents) if both else None
     return Loaded(algorithm, known, config, described.seed, arrays["task"] if described.has_task else None, policies, run)
@@ -339,6 +351,8 @@ def _known(model: Model, glass: lens.Lens, described: Described, agents: tuple[A
         lapse=described.lapse,
         names=described.names,
         likeness_range=np.asarray([described.likeness_least, described.likeness_most]) if described.likeness_least else None,
+        columns=described.columns,
+        action_names=described.action_names,
     )
 
 
@@ -348,7 +362,8 @@ def _agents(path: Path, agents: Any, described: Described) -> tuple[Any, ...]:
     optional = [len(column) for column in (described.caution, described.lapse, described.forms) if column]
     tables = [described.likeness, *((described.likeness_least, described.likeness_most) if described.likeness_least else ())]
     sizes = {len(ids), len(described.coverage), *optional, *(size for table in tables for size in (len(table), *map(len, table)))}
-    if len(sizes) != 1 or described.beta <= 0:
+    named = len(described.action_names) in (0, described.num_actions) and len(described.columns) in (0, math.prod(described.obs_shape))
+    if len(sizes) != 1 or described.beta <= 0 or not named:
         raise UserError(f"{path} is damaged: what its manifest says of agents, actions and observations does not fit together.")
     _check_observations(path, described)
     return ids

@@ -18,10 +18,12 @@ from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.api import files, judging, newcomers
 from psiphi.api.judging import shown_and_held
-from psiphi.api.known import Known, Learned, known_from
+from psiphi.api.known import Known, known_from
+from psiphi.api.shown import Shown
 from psiphi.configs import Count, Few
 from psiphi.cumulants import Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
+from psiphi.demos.demonstrations import unnamed_actions
 from psiphi.demos.record import record
 from psiphi.errors import UserError
 from psiphi.lens import Lens, lens_for
@@ -48,6 +50,9 @@ LEARNED_UPDATES = 4_000
 
 MOST_COLUMNS = 64
 """Observations with more numbers than this have too many changes to weigh one by one: their cumulants are learned."""
+
+MOST_NAMES = 4 * MOST_COLUMNS
+"""A model keeps the names of so many entries of an observation; pictures have more, and no names."""
 
 MOST_OWN_CUMULANTS = 16
 """Up to so many agents have a learned cumulant each, unless the config says otherwise."""
@@ -248,7 +253,7 @@ class Aside(NamedTuple):
     scale: jax.Array
 
 
-class ITD(Learned):
+class ITD(Shown):
     """Inverse temporal-difference learning from logs: what each agent wants, does and would be paid.
 
     >>> demos = psiphi.Demonstrations.read("drivers.csv")
@@ -302,6 +307,7 @@ class ITD(Learned):
             beta=itd.inverse_temperature(config), temperature=SOFTNESS, gamma=config.gamma, lapse=lapse,
             form="wants" if given is not None else "behaviour",
             names=() if given is None else cumulants.names(given, demos.names),
+            **called(demos),
         )  # fmt: skip
         self._used, self._task = config, None
         kinds = "changes, end, constant" if "end" in known.names else config.cumulants
@@ -346,6 +352,15 @@ class ITD(Learned):
 
     def __repr__(self) -> str:
         return f"ITD({len(self._known.agents)} agents)" if self._known else "ITD(untrained)"
+
+
+def called(demos: Demonstrations) -> dict[str, Any]:
+    """The fields of `Known` that say what observations and actions are called, and what actions stand for."""
+    return {
+        "columns": demos.names if len(demos.names) <= MOST_NAMES else (),
+        "action_names": () if demos.action_names == unnamed_actions(demos.num_actions) else demos.action_names,
+        "discretiser": demos.discretiser,
+    }
 
 
 def roomy(demos: Demos) -> Demos:

@@ -30,7 +30,8 @@ from psiphi.api.answers import (
 from psiphi.api.coverage import Coverage
 from psiphi.api.verdict import Verdict
 from psiphi.demos import Demonstrations
-from psiphi.demos.demonstrations import AgentId
+from psiphi.demos.demonstrations import AgentId, unnamed_actions
+from psiphi.demos.discretiser import Discretiser
 from psiphi.errors import UserError
 from psiphi.lens import Lens
 from psiphi.model import Model
@@ -78,6 +79,12 @@ class Known:
     verdict: Verdict | None = None
     likeness_range: np.ndarray | None = None
     """[2, K, K]: the least and the most that `likeness` is in any refit; None where there is one fit."""
+    columns: tuple[str, ...] = ()
+    """What the entries of an observation are called; () where that is not known, or there are too many."""
+    action_names: tuple[str, ...] = ()
+    """What the actions are called; () where they have no names."""
+    discretiser: Discretiser | None = None
+    """What the actions stand for, where they were continuous."""
 
     def form_of(self, k: int) -> Form:
         """What is handed out of agent k unless another reward is asked for."""
@@ -90,6 +97,11 @@ class Known:
     @property
     def has_ego(self) -> bool:
         return self.model.w.shape[0] > len(self.agents)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A name for each action."""
+        return self.action_names or unnamed_actions(self.num_actions)
 
     @property
     def policies(self) -> tuple[AgentId, ...]:
@@ -129,7 +141,7 @@ class Learned:
         """What a demonstrator does: ``policy(obs, deterministic=True) -> action``, for one observation or a batch."""
         known = self._trained()
         k = position(known.agents, agent)
-        return Policy(known.model, known.spec, agent, k, known.beta, _of(known.lapse, k))
+        return Policy(known.model, known.spec, agent, k, known.beta, _of(known.lapse, k), stands_for=known.discretiser)
 
     def reward(self, agent: AgentId, form: Form | None = None, caution: float | None = None) -> Reward:
         """What a demonstrator is inferred to be paid: ``reward(obs, action, next_obs, terminated)``; ``reward.wrap(env)`` pays it.
@@ -139,15 +151,7 @@ class Learned:
         of its own, unless a plan on it leaves what the agent was seen to do; else "behaviour". `caution` is the weight of the advantage in
         "wants"; None: as was found fit when the model was made. Who asks for a caution and no form gets what is wanted.
         """
-        known = self._trained()
-        k = position(known.agents, agent)
-        if form not in (None, "wants", "behaviour"):
-            raise UserError(f'form is {form!r}, expected "wants" or "behaviour".')
-        share = _of(known.caution, k) if caution is None else caution
-        if not 0 <= share <= MOST_CAUTION:
-            raise UserError(f"caution is {share}, expected a number from 0 to {MOST_CAUTION:g}.")
-        usual = known.form_of(k) if caution is None else known.form
-        return Reward(known.model, known.spec, agent, k, form or usual, known.gamma, share, asked=form is not None)
+        return reward_of(self._trained(), agent, form, caution)
 
     @property
     def preferences(self) -> Preferences:
@@ -312,7 +316,20 @@ class Learned:
         parts = np.asarray(answers.contributions(known.model, batch[0], self.w))
         head, action = np.unravel_index(values.argmax(), values.shape)
         best = parts[np.arange(len(values)), values.argmax(axis=1)]
-        return Explanation(known.first_action + int(action), known.policies[head], known.policies, values, best, self.w)
+        names = (known.names, known.actions)
+        return Explanation(known.first_action + int(action), known.policies[head], known.policies, values, best, self.w, *names)
+
+
+def reward_of(known: Known, agent: AgentId, form: Form | None = None, caution: float | None = None) -> Reward:
+    """What an agent is inferred to be paid, as `Learned.reward` hands it out."""
+    k = position(known.agents, agent)
+    if form not in (None, "wants", "behaviour"):
+        raise UserError(f'form is {form!r}, expected "wants" or "behaviour".')
+    share = _of(known.caution, k) if caution is None else caution
+    if not 0 <= share <= MOST_CAUTION:
+        raise UserError(f"caution is {share}, expected a number from 0 to {MOST_CAUTION:g}.")
+    usual = known.form_of(k) if caution is None else known.form
+    return Reward(known.model, known.spec, agent, k, form or usual, known.gamma, share, asked=form is not None)
 
 
 def _of(numbers: Sequence[float], k: int) -> float:

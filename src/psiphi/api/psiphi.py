@@ -16,7 +16,8 @@ from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.api import baselines, files, newcomers, trained
 from psiphi.api.baselines import world_for
 from psiphi.api.itd import CHUNK, MOST_OWN_CUMULANTS, feature_function
-from psiphi.api.known import Known, Learned
+from psiphi.api.known import Known
+from psiphi.api.shown import Shown
 from psiphi.configs import Count, Number
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
@@ -56,7 +57,7 @@ def online(config: PsiPhiConfig | None, agents: int, shape: tuple[int, ...]) -> 
     return dataclasses.replace(ONLINE, itd=dataclasses.replace(inner, num_cumulants=cumulants, replay_size=size))
 
 
-class PsiPhi(Learned):
+class PsiPhi(Shown):
     """PsiPhi-learning in any environment with discrete actions: its own task from rewards, the rest from what others were seen to do.
 
     >>> agent = psiphi.PsiPhi("CartPole-v1", demos, seed=0).learn(100_000)

@@ -216,7 +216,7 @@ class Verdict:
     def lines(self) -> list[str]:
         """For the top of a report, in Markdown."""
         return [
-            f"**{printable.markdown(self._headline(), 1_000)}**",
+            f"**{printable.markdown(self.headline, 1_000)}**",
             "",
             *(f"- {line}" for line in self._aggregated("**")),
             *([""] if self.findings else []),
@@ -230,14 +230,16 @@ class Verdict:
             [
                 self._table(),
                 "",
-                printable.sentence(self._headline()),
+                printable.sentence(self.headline),
                 *(f"- {line}" for line in self._aggregated("")),
                 "What logs alone never tell:",
             ]
             + [f"- {note}" for note in self.notes]
         )
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
         if self.doubtful:
             return f"Doubtful: the rewards of {len(self.doubtful)} of {len(self.agents)} agents, {_named(self.doubtful)}."
         if self.findings:

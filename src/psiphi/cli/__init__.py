@@ -159,6 +159,7 @@ COMMANDS: dict[str, Command] = {
     "infer": Command("what does each agent want? From a file of your own to tables and a picture", _infer),
     "evaluate": Command("judge a trained model or policy, in its world or beside logs", ask.evaluate, ask.Evaluate),
     "adapt": Command("re-target a trained model to a new task, from rewards alone", ask.adapt, ask.Adapt),
+    "explore": Command("a page to see what the agents want, with sliders over preferences", ask.explore, ask.Explore),
     "watch": Command("a moving picture of a trained policy", ask.watch, ask.Watch),
     "worlds": Command("list the worlds", ask.list_worlds, ask.Worlds),
     "algorithms": Command("list the algorithms", ask.list_algorithms, ask.Algorithms),

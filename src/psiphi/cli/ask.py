@@ -2,7 +2,7 @@
 
 import json
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,8 @@ import tyro
 
 from psiphi import printable
 from psiphi.configs import Count, Seed
+from psiphi.demos.columns import Columns
+from psiphi.demos.commands import Mapped
 from psiphi.errors import UserError
 
 
@@ -319,6 +321,39 @@ def print_forecast(found: Any, as_json: bool) -> None:
 
 def _seconds(value: float | None) -> str:
     return "?" if value is None else f"{value:,.0f}"
+
+
+# --- A page --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explore:
+    """A page to see what the agents want: one HTML file that works from a disk, with sliders that re-target the agent live."""
+
+    model: tyro.conf.Positional[Path]
+    """A model directory, or the run directory it is in."""
+    file: tyro.conf.Positional[Path | None] = None
+    """Demonstrations of the agents that the model knows; a model trained on CoinGrid can do without."""
+    out: Annotated[Path, tyro.conf.arg(aliases=("-o",))] = Path("explore.html")
+    """The page; what is there is replaced."""
+    columns: Mapped = field(default_factory=Columns)
+
+
+def explore(config: Explore) -> None:
+    from psiphi import disk, playing
+    from psiphi.api.baselines import remembered_world
+    from psiphi.api.shown import write
+    from psiphi.demos import files
+
+    found = playing.read(config.model)
+    if found.known is None:
+        raise UserError(
+            f"{config.model} is a policy of {found.algorithm}, which has no preferences; explore needs a model of itd or psiphi."
+        )
+    disk.check_file(config.out)
+    demos = None if config.file is None else files.read(config.file, config.columns, progress=True)
+    name = config.model.name if config.file is None else config.file.name
+    print(printable.sentence(write(config.out, found.known, demos, remembered_world(found), title=f"What the agents of {name} want")))
 
 
 # --- What there is -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`psiphi demo`: the whole method in three minutes, in plain words, with pictures."""
 
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -13,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from psiphi import report, training
-from psiphi.api import files, trained
+from psiphi import report, training, worlds
+from psiphi.api import files, shown, trained
 from psiphi.envs import coingrid
 from psiphi.experiments import measures, paper, pictures
 from psiphi.loops.few_shot import FewShotConfig, few_shot
@@ -51,6 +52,11 @@ def demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | No
         console.print(transfer_table(few, many))
     with stage(console, 5, "Pictures", "The cumulants over a board, and the agent at work on each of the four tasks."):
         drawn = draw(run, model, picture, play_key, out)
+        place = dataclasses.replace(worlds.find(run.env), config=run.world)
+        known = files.read(out / files.DIRECTORY).known
+        assert known is not None
+        page = shown.write(out / "explore.html", known, None, place, title="What two demonstrators want")
+        drawn.append((page, "a page: move what is wanted by sliders, and watch the agent"))
     console.print(f"\nDone in {clock(time.monotonic() - started)}. The pictures:")
     for file, what in drawn:
         console.print(f"  [bold]{file}[/bold]  {what}", soft_wrap=True)

@@ -26,7 +26,7 @@ from psiphi.configs import Count, Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
 from psiphi.demos.commands import Mapped
-from psiphi.demos.demonstrations import flattened
+from psiphi.demos.demonstrations import flattened, unnamed_actions
 from psiphi.experiments import cells
 
 MOST_COLUMNS = 64
@@ -102,6 +102,7 @@ def infer(config: Infer) -> Path:
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
     itd.save(config.out / "model")
+    itd.explore(demos, config.out / "explore.html", title=f"What the agents of {config.file.name} want")
     write(config, found)
     return config.out
 
@@ -113,7 +114,7 @@ def run(arguments: Sequence[str]) -> None:
     directory = infer(parsed(Infer, arguments, "psiphi infer"))
     print((directory / "verdict.txt").read_text(encoding="utf-8"))
     print((directory / "preferences.md").read_text(encoding="utf-8"))
-    said = f"{directory / 'report.md'} says more, {directory / 'wants.png'} shows it, {directory / 'model'} is the model."
+    said = f"{directory / 'report.md'} says more, {directory / 'explore.html'} shows it, {directory / 'model'} is the model."
     print(printable.sentence(said))
 
 
@@ -393,9 +394,11 @@ def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]
     steps = np.arange(min(most, len(demos)))
     paid = rewards_of(found.itd, demos, steps)
     who, episode, t = demos.agent[steps].tolist(), demos.episode[steps].tolist(), demos.t[steps].tolist()
+    named = demos.action_names != unnamed_actions(demos.num_actions)
+    actions = [demos.action_names[a] if named else a for a in demos.action[steps].tolist()]
     heading = ["agent", "episode", "t", "action", *(f"reward of {agent}" for agent in demos.agents)]
     shown = [["" if np.isnan(x) else x for x in column] for column in np.round(paid.T, 5).tolist()]
-    columns = (who, episode, t, demos.action[steps].tolist(), *shown)
+    columns = (who, episode, t, actions, *shown)
     return heading, [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -446,6 +449,8 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         *table_md(*judged(found)),
         "",
         "![What each agent's inferred reward goes with](wants.png)",
+        "",
+        "[explore.html](explore.html) is a page to look at all of it: open it in a browser.",
         "",
         *preference_lines(found),
         "",

@@ -32,7 +32,7 @@ from psiphi.errors import UserError
 from psiphi.model import Model
 from psiphi.nets import PsiPhiNet
 from psiphi.types import Env, Metrics
-from psiphi.worlds.world import Recorded, World
+from psiphi.worlds.world import Boards, Recorded, World
 
 TASKS = ("R+G", "R-G", "-R+G", "-R-G")
 """The tasks of the paper's table 2. They are not demonstrated: the demonstrators want R or G."""
@@ -226,6 +226,37 @@ def truth(config: CoinGridConfig, demonstrators: tuple[str, ...], model: Model, 
     }
 
 
+# --- Boards to walk on in a page -------------------------------------------------------------------------------------------
+
+MOST_STATES, SHOWN_BOARDS = 12_800, 6
+ACTIONS = ("turn left", "turn right", "go forward")
+
+
+def boards(config: CoinGridConfig) -> Boards | None:
+    """A few boards with all their states, numbered by the coins that are left and then by pose; None: the board is too large for that."""
+    masks, poses = coingrid_exact.num_masks(config), coingrid_exact.num_poses(config)
+    if masks * poses > MOST_STATES:
+        return None
+    board_key, walk_key = jax.random.split(jax.random.key(0))
+    starts = jax.vmap(functools.partial(coingrid.reset, config))(jax.random.split(board_key, SHOWN_BOARDS))
+    obs, following = [], []
+    for cells in starts.cells:
+        obs.append(np.asarray(coingrid_exact.all_observations(config, cells)).reshape(masks * poses, config.size, config.size, -1))
+        moves = coingrid_exact.moves(config, cells)
+        following.append(np.asarray(moves.mask * poses + moves.pose).reshape(masks * poses, -1))
+    mask, pose = coingrid_exact.to_index(starts)
+    steps = random_steps(config, walk_key)
+    drawing = {
+        "cells": coingrid.num_cells(config),
+        "coins": np.asarray(starts.cells).tolist(),
+        "colour": coingrid.coin_colours(config).tolist(),
+        "fill": ["#d55e00", "#009e73", "#f0e442"],
+        "longest": config.max_steps,
+    }
+    walk = tuple(np.asarray(x) for x in (steps.obs, steps.action, steps.next_obs, steps.discount, steps.features))
+    return Boards(np.stack(obs), np.stack(following), np.asarray(mask * poses + pose), coingrid.COLOURS, ACTIONS, walk, drawing)
+
+
 # --- What suits it -------------------------------------------------------------------------------------------------------
 
 EPISODES = 3_000
@@ -291,6 +322,7 @@ def _world(name: str, words: str, config: CoinGridConfig) -> World:
         paper={"itd": paper_itd, "psiphi": paper_psiphi},
         truth=truth,
         drawn=_drawn,
+        boards=boards,
     )
 
 

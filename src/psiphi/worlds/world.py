@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from psiphi.errors import UserError
@@ -30,6 +31,25 @@ class Recorded(NamedTuple):
     """``[K, M]``: the episode of each step; -1 is padding."""
     best: Array | None = None
     """``[K, M]``: how likely the demonstrator's likeliest action was, where that is known."""
+
+
+class Boards(NamedTuple):
+    """Some beginnings of a small world, each with every state that can follow: what a page needs to walk in it."""
+
+    obs: np.ndarray
+    """``[boards, S, ...]``: what is seen in each state."""
+    next: np.ndarray
+    """``[boards, S, A]``: the state that each action leads to."""
+    start: np.ndarray
+    """``[boards]``: the state in which each begins."""
+    names: tuple[str, ...]
+    """What can be paid for."""
+    actions: tuple[str, ...]
+    """What the actions are called."""
+    walk: tuple[np.ndarray, ...]
+    """A random walk: obs, action, next_obs, discount, and ``[N, names]`` how much of each was met."""
+    drawing: dict[str, Any]
+    """How the page draws it, as plain values."""
 
 
 def _nobody(config: Any) -> tuple[str, ...]:
@@ -91,6 +111,9 @@ class World:
     """Whether it is not known how its numbers are scaled: they are then standardised by the demonstrations before a network sees them."""
     drawn: Callable[[Any, str], gymnasium.Env[Any, Any]] | None = None
     """``drawn(config, task)``: a Gymnasium environment that draws itself, ``render_mode="rgb_array"``; None: it cannot be drawn."""
+
+    boards: Callable[[Any], Boards | None] | None = None
+    """``boards(config)``: some beginnings with all their states; None: it has too many, or cannot list them."""
 
     @property
     def own(self) -> str:
