@@ -206,10 +206,10 @@ def test_from_returns_to_the_page(tmp_path, monkeypatch):
 
     def imitated(what, unit, *_):
         by_exit = dict.fromkeys(WORLD.exits, returns[unit.method.name])
-        return {unit.method.name: by_exit}, 7, 2.0
+        return [by_exit], 7, 2.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_: (dict.fromkeys(("itd", "itd-policy"), dict.fromkeys(WORLD.exits, 19.0)), 7, 2.0))
+    monkeypatch.setattr(roundabout, "together", lambda *_: ([dict.fromkeys(WORLD.exits, 19.0)] * 2, 7, 2.0))
     monkeypatch.setattr(roundabout, "idm_returns", lambda *_: dict.fromkeys(WORLD.exits, 21.0))
     directory = reproduce.reproduce("table-1", tmp_path, [1000], methods=["bc", "itd", "idm"], envs=["roundabout"])
     found = {(cell["method"], cell["metric"], cell["task"]): cell["value"] for cell in cells.read(directory)}
@@ -227,7 +227,8 @@ def test_every_row_runs(name, monkeypatch):
     monkeypatch.setattr(measures, "JUDGED", 8)
     unit = Unit(ROUNDABOUT, METHODS[name], 1000)
     few = Effort(steps=4_160 if name == "sqil" else 320, episodes=4, updates=4)
-    done = measures.HOW[unit.method.how](TABLE_1, unit, [unit.method], few, dict.fromkeys(WORLD.exits, 20.0))
+    sharing = [one.method for one in reproduce.judged(TABLE_1, unit)]
+    done = measures.HOW[unit.method.how](TABLE_1, unit, sharing, few, dict.fromkeys(WORLD.exits, 20.0))
     assert isinstance(done, Done) and set(done.figures) == ({"itd", "itd-policy"} if name == "itd" else {name})
     for figures in done.figures.values():
         returns = {figure.task: value for figure, value, _ in figures if figure.metric == "return"}

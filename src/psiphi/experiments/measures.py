@@ -144,6 +144,12 @@ def planner(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float
         yield Figure("planner_return", who), value, None
 
 
+def starc(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
+    distances = world.starc(asked.run.world, asked.demonstrators, asked.model, key, gamma=asked.gamma)
+    for who, value in zip(asked.demonstrators, distances, strict=True):
+        yield Figure("starc", who), value, None
+
+
 def cumulants(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
     """The best cumulant for each colour; the worst colour's cell keeps the picture."""
     steps_key, board_key = jax.random.split(key)
@@ -163,6 +169,7 @@ ASKED: dict[str, Callable[[Asked, int, Array], Iterator[tuple[Figure, float, Any
     "imitation": accuracy,
     "planner": planner,
     "cumulants": cumulants,
+    "starc": starc,
 }
 """What can be asked of a model; the order decides the keys."""
 

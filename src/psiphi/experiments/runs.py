@@ -42,7 +42,7 @@ def run_of(what: Experiment, variant: Variant, method: Method, effort: Effort, s
     run = training.changed(run, {**variant.changes, **method.changes})
     if method.cumulants is not None:
         run = training.changed(run, {"agent.itd.num_cumulants": method.cumulants})
-    run = dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
+    run = dataclasses.replace(run if "demos" in method.changes else _with_demonstrations(run), **_less(run, effort))
     return run if effort.steps is None or not run.study else _whole_when_studied(run)
 
 

@@ -174,6 +174,32 @@ def planned_on_inferred(
     return ratios
 
 
+def starc(
+    config: CoinGridConfig, demonstrators: tuple[str, ...], model: Model, key: Array, *, gamma: float = GAMMA, boards: int = 16
+) -> list[float]:
+    """For each demonstrator the STARC distance of phi.w_k to its true reward, exact on every board, and the mean over boards.
+
+    Skalse et al. (2023), value-adjusted levelling: 0 if both order all policies alike, 1 if exactly the other way round, about 0.7 if
+    they have nothing to do with each other. It does not see scale or shaping.
+    """
+    cells = jax.vmap(functools.partial(coingrid.reset, config))(jax.random.split(key, boards)).cells
+    inferred = jnp.stack([_inferred_table(config, model, board) for board in cells])
+    true = jnp.stack([coingrid_exact.reward_table(config, cells, jnp.asarray(weights_of(name))) for name in demonstrators], axis=-1)
+    one, other = (_levelled(config, cells, reward[..., : len(demonstrators)], gamma) for reward in (inferred, true))
+    return [float(x) for x in np.mean(np.linalg.norm(np.asarray(one - other), axis=1) / 2, axis=0)]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "gamma"))
+def _levelled(config: CoinGridConfig, cells: Array, reward: Array, gamma: float) -> Array:
+    """``[boards, states x actions, K]``: a random walk's advantages, of length 1 on every board, or 0 where all are."""
+    anything = jnp.full(reward.shape[:-1], 1 / reward.shape[-2])
+    q = coingrid_exact.evaluate_table(config, cells, anything, reward, gamma)
+    can_be = jax.vmap(functools.partial(coingrid_exact.reachable, config))(cells)
+    level = jnp.where(can_be[..., None, None], q - jnp.mean(q, axis=-2, keepdims=True), 0.0).reshape(cells.shape[0], -1, reward.shape[-1])
+    size = jnp.linalg.norm(level, axis=1, keepdims=True)
+    return jnp.where(size > 1e-6, level / jnp.maximum(size, 1e-6), 0.0)
+
+
 @functools.partial(jax.jit, static_argnames="config")
 def _inferred_table(config: CoinGridConfig, model: Model, cells: Array) -> Array:
     """The demonstrators' inferred rewards of every action in every state of a board."""

@@ -3,10 +3,12 @@
 from psiphi.experiments.paper import (
     ablation,
     figure_3,
+    figure_3_again,
     figure_coingrid,
     figure_cumulants,
     figure_few,
     figure_imitation,
+    figure_pays,
     figure_roundabout,
     figure_sensitivity,
     figure_sizes,
@@ -51,6 +53,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         figure_few,
         table_1_curve,
         figure_sizes,
+        figure_3_again,
+        figure_pays,
     )
 }
 """What `psiphi reproduce` knows, by name."""

@@ -174,6 +174,8 @@ def figures_of(measure: str, demonstrators: tuple[str, ...]) -> list[Figure]:
             return [Figure("accuracy", ALL), Figure("ceiling_accuracy", ALL)]
         case "planner":
             return [Figure("planner_return", who) for who in demonstrators]
+        case "starc":
+            return [Figure("starc", who) for who in demonstrators]
         case "cumulants":
             return [Figure("correlation", colour) for colour in (*demonstrators, WORST)]
         case "gpi-ceiling":

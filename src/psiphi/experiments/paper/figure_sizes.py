@@ -27,7 +27,8 @@ EXPERIMENT = Experiment(
     title="How many cumulants? ITD on CoinGrid and Roundabout, PsiPhi-learning on Highway",
     story=(
         "All else as in the tables and figures of these worlds, among others who drive by the ego's own actions. With fewer cumulants than "
-        f"demonstrators their preferences are learned, else each has an axis of its own. {TRUTH}"
+        f"demonstrators their preferences are learned, else each has an axis of its own. **STARC** is the distance between the inferred "
+        f"and the true reward that sees neither scale nor shaping: 0 if both order all policies alike, 1 if the other way round. {TRUTH}"
     ),
     variants=(
         Variant("coingrid", "CoinGrid, ITD", "coingrid"),
@@ -39,9 +40,13 @@ EXPERIMENT = Experiment(
         *_rows("roundabout", "", how="predict", algorithm="itd"),
         *_rows("highway-multi-task", "itd.", how="curve", algorithm="psiphi"),
     ),
-    measures=("phi", "imitation", "planner"),
+    measures=("phi", "imitation", "planner", "starc"),
     tables=(
-        Table("What was inferred", inference_columns(("R", "G")), only_in=("coingrid",)),
+        Table(
+            "What was inferred",
+            (*((f"STARC {who}", Figure("starc", who)) for who in ("R", "G")), *inference_columns(("R", "G"))),
+            only_in=("coingrid",),
+        ),
         Table("Accuracy", (("held out", Figure("accuracy", ALL)), ("shown", Figure("shown_accuracy", ALL))), only_in=("roundabout",)),
         Table(WHILE_IT_LEARNS.title, WHILE_IT_LEARNS.columns, only_in=("highway-multi-task",)),
     ),
