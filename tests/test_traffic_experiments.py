@@ -214,7 +214,7 @@ def test_a_short_drive(algorithm, changes, monkeypatch):
     assert [row["env_steps"] for row in trained.rows] == sorted({start, start + 160, start + 320, 400}) and trained.env_steps == 400
     for row in trained.rows:
         assert np.isfinite(row["eval/normalised_return"]) and 0 <= row["eval/failed"] <= 1
-        assert row["eval/normalised_return"] == pytest.approx(row["eval/return"] / 71.7, rel=1e-4)
+        assert row["eval/normalised_return"] == pytest.approx(row["eval/return"] / highway.REFERENCE["multi-task"], rel=1e-4)
     state = left[0].agent()
     assert isinstance(state, watching.State) == (trained.demos is not None)
     if isinstance(state, watching.State):
@@ -223,17 +223,22 @@ def test_a_short_drive(algorithm, changes, monkeypatch):
         assert trained.state.demos.count.tolist() == counts.tolist()
 
 
-REFERENCES = {f"highway-{name}": value for name, value in highway.REFERENCE.items()} | {"roundabout": roundabout.REFERENCE}
+REFERENCES = {
+    **{(f"highway-{name}", True): value for name, value in highway.REFERENCE.items()},
+    **{(f"highway-{name}", False): value for name, value in highway.CONTINUOUS_REFERENCE.items()},
+    ("roundabout", True): roundabout.REFERENCE,
+    ("roundabout", False): roundabout.CONTINUOUS_REFERENCE,
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REFERENCES)
-def test_the_references_are_what_idm_earns(name):
+@pytest.mark.parametrize(("name", "same"), REFERENCES)
+def test_the_references_are_what_idm_earns(name, same):
     world = worlds.find(name)
-    module = roundabout if name == "roundabout" else highway
-    got = jax.jit(lambda key: module.expert_returns(world.config, key, 512))(jax.random.key(1000))
-    assert float(got["returns"].mean()) == pytest.approx(REFERENCES[name], abs=0.1)
-    share = world.figures(world.config, world.own, got)["normalised_return"]
+    module, config = roundabout if name == "roundabout" else highway, dataclasses.replace(world.config, same_actions=same)
+    got = jax.jit(lambda key: module.expert_returns(config, key, 512))(jax.random.key(1000))
+    assert float(got["returns"].mean()) == pytest.approx(REFERENCES[name, same], abs=0.1)
+    share = world.figures(config, world.own, got)["normalised_return"]
     assert float(share) == pytest.approx(1, abs=0.01), "IDM's own return, told as a share of IDM's"
 
 

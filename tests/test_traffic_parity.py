@@ -286,7 +286,7 @@ def test_an_action_is_held_as_in_highway_env():
     action = np.array([0.4, 0.005])
     command = env.action_type.get_action(action)
     table = ((0.0, 0.0), (float(command["acceleration"]), float(command["steering"])))
-    wheel = drive.Wheel(HIGHWAY, table, FREQUENCY, 1 / FREQUENCY, True, None)
+    wheel = drive.Wheel(HIGHWAY, table, FREQUENCY, 1 / FREQUENCY, True, False, None)
     drivers, start = drivers_of(env, HIGHWAY), cars_of(env, HIGHWAY)
     ours = jax.jit(lambda cars: drive.take(wheel, drivers, control.decide(HIGHWAY, drivers, cars), jnp.array(1)))(start)
     env._simulate(action)

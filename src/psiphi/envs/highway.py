@@ -97,6 +97,9 @@ class HighwayConfig:
     """Whether the others can collide with each other too (highway-env: yes; its fast variant: no)."""
     table: actions.Table = actions.HIGHWAY
     """The ego's actions, (acceleration, steering) each (paper: 9 centroids)."""
+    same_actions: bool = True
+    """Whether the others drive by the ego's table, too: what each wants is snapped to it and held for the action's sub-steps. What they
+    show is then a step of the ego's own world. Off: by continuous commands (highway-env), of which the nearest action is only noted."""
     observed: int = 5
     """Others in an observation, and demonstrators watched (paper: 5)."""
     order: Order = "along"
@@ -154,8 +157,7 @@ def _check(config: HighwayConfig) -> None:
             raise UserError(f"Highway's {name} is {span}, expected a range within 0 and {MAX_SPEED:g} m/s.")
     if not 0 <= config.ego_rank < config.cars:
         raise UserError(f"Highway's ego_rank is {config.ego_rank}, expected a number from 0 to {config.cars - 1}.")
-    if not config.table:
-        raise UserError("Highway's table of actions is empty, expected at least one (acceleration, steering).")
+    actions.check("Highway", config.table)
     _check_goals(config)
     _check_room(config)
 
@@ -245,6 +247,7 @@ def like_highway_env(cars: int = 51, lanes: int = 4, density: float = 1.0) -> Hi
         max_braking=2.0,
         reverses=True,
         hidden_ego=True,
+        same_actions=False,
     )
 
 
@@ -376,7 +379,7 @@ def make(config: HighwayConfig) -> Env:
     """
     road = roads.highway(config.lanes, ROAD_LENGTH)
     checked = None if config.all_collide else jnp.arange(config.cars) == 0
-    wheel = drive.Wheel(road, config.table, config.frames, config.dt, config.reverses, checked)
+    wheel = drive.Wheel(road, config.table, config.frames, config.dt, config.reverses, config.same_actions, checked)
     ego = jnp.zeros(1, jnp.int32)
 
     def start(key: Array) -> tuple[State, Array]:

@@ -90,6 +90,9 @@ class RoundaboutConfig:
     """Metres beside a lane that still belong to the road: where lanes meet, a car between them is beside all of them."""
     table: actions.Table = actions.ROUNDABOUT
     """The ego's actions, (acceleration, steering) each (paper: 6 centroids)."""
+    same_actions: bool = True
+    """Whether the others drive by the ego's table, too: what each wants is snapped to it and held for the action's sub-steps. What they
+    show is then a step of the ego's own world. Off: by continuous commands (highway-env), of which the nearest action is only noted."""
     observed: int = 3
     """Others in an observation, and demonstrators watched (paper: 3)."""
     order: Order = "around"
@@ -139,8 +142,9 @@ def _check(config: RoundaboutConfig) -> None:
     for name in ("place_deviation", "speed_deviation"):
         if not getattr(config, name) >= 0:
             raise UserError(f"Roundabout's {name} is {getattr(config, name)}, expected a number of at least 0.")
-    if not config.table:
-        raise UserError("Roundabout's table of actions is empty, expected at least one (acceleration, steering).")
+    actions.check("Roundabout", config.table)
+    if not 0 <= config.ego_target_speed <= MAX_SPEED:
+        raise UserError(f"Roundabout's ego_target_speed is {config.ego_target_speed}, expected a speed from 0 to {MAX_SPEED:g}.")
     _check_arrivals(config)
 
 
@@ -176,6 +180,7 @@ def like_highway_env() -> RoundaboutConfig:
         speed_deviation=2.0,
         reverses=True,
         hidden_ego=True,
+        same_actions=False,
     )
 
 
@@ -313,7 +318,7 @@ def make(config: RoundaboutConfig = RoundaboutConfig(), exit: Exit | None = None
     `TimeStep.extras` holds the fields of `Ending` and the step's demonstrations: `demonstrator`, the numbers of those watched (NOBODY: an
     empty slot), and `demonstration`, their `Demonstration`.
     """
-    wheel = drive.Wheel(ROAD, config.table, config.frames, config.dt, config.reverses, None)
+    wheel = drive.Wheel(ROAD, config.table, config.frames, config.dt, config.reverses, config.same_actions, None)
     ego = jnp.zeros(1, jnp.int32)
     goal = EXITS.index(config.ego_exit) if exit is None else exit
 

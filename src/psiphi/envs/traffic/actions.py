@@ -8,6 +8,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+from psiphi.envs.traffic.control import MAX_STEERING
+from psiphi.envs.traffic.idm import MAX_ACCELERATION
+from psiphi.errors import UserError
+
 Table = tuple[tuple[float, float], ...]
 
 HIGHWAY: Table = (
@@ -38,6 +42,18 @@ SCALE = (1.5, 0.06)
 is still on the road, one that does not turn is not."""
 
 
+def check(world: str, table: Table) -> None:
+    """One sentence for a table by which no car could be driven."""
+    if not table:
+        raise UserError(f"{world}'s table of actions is empty, expected at least one (acceleration, steering).")
+    for row in table:
+        if len(row) != 2 or not (abs(row[0]) <= MAX_ACCELERATION and abs(row[1]) <= MAX_STEERING):
+            raise UserError(
+                f"{world}'s table has the action {row}, expected an acceleration within {MAX_ACCELERATION:g} m/s^2 and a steering angle "
+                f"within {MAX_STEERING:.2f}."
+            )
+
+
 def snap(table: Table, acceleration: Float[Array, "k"], steering: Float[Array, "k"]) -> Int[Array, "k"]:
     """The action nearest to each command, by `SCALE`."""
     entries = np.array(table, acceleration.dtype)
@@ -46,7 +62,7 @@ def snap(table: Table, acceleration: Float[Array, "k"], steering: Float[Array, "
     return jnp.argmin(gap_a * gap_a + gap_s * gap_s, axis=1).astype(jnp.int32)
 
 
-def command(table: Table, action: Array) -> tuple[Array, Array]:
-    """The acceleration and the steering angle of an action."""
+def command(table: Table, action: Int[Array, "k"]) -> tuple[Float[Array, "k"], Float[Array, "k"]]:
+    """The acceleration and the steering angle of each action."""
     entries = jnp.asarray(np.array(table))[action]
-    return entries[0], entries[1]
+    return entries[:, 0], entries[:, 1]

@@ -26,7 +26,7 @@ NOBODY = -1
 
 
 class Wheel(NamedTuple):
-    """How car 0 is driven."""
+    """How cars are driven: car 0 by actions of a table, the others by the same actions or by commands of their own."""
 
     road: Road
     table: actions.Table
@@ -35,30 +35,42 @@ class Wheel(NamedTuple):
     dt: float
     """Seconds per sub-step."""
     reverses: bool
-    """Whether it may drive backwards."""
+    """Whether who obeys the table may drive backwards."""
+    same_actions: bool
+    """Whether the others obey the table, too: what each driver wants is snapped and held for the action's sub-steps."""
     checked: Bool[Array, "n"] | None
     """See `collisions.collide`."""
 
 
 def take(wheel: Wheel, drivers: Drivers, cars: Cars, action: Array) -> Cars:
-    """The world after the ego has held an action for its time, everybody's next command decided."""
+    """The world after the ego has held an action for its time, everybody's next command decided.
 
-    def frame(_: int | Array, cars: Cars) -> Cars:
-        return decide(wheel.road, drivers, move(wheel.road, obey(wheel, cars, action), wheel.dt, wheel.checked))
+    Who obeys the table thinks once per action: then one action from one state leads every car to the same next state, whoever drives it.
+    """
+    if wheel.same_actions:
+        drives = drivers.scripted.at[0].set(True)
+        action = actions.snap(wheel.table, cars.acceleration, cars.steering).at[0].set(action)
+        moved = _repeat(wheel.frames, lambda cars: _obeyed(wheel, cars, drives, action), cars)
+        return decide(wheel.road, drivers, moved)
+    drives, action = jnp.arange(len(cars.x)) == 0, jnp.full(cars.x.shape, action)
+    return _repeat(wheel.frames, lambda cars: decide(wheel.road, drivers, _obeyed(wheel, cars, drives, action)), cars)
 
+
+def _repeat(times: int, change: Callable[[Cars], Cars], cars: Cars) -> Cars:
     # A loop even over few frames: written out, each of them would have to be compiled.
-    return frame(0, cars) if wheel.frames == 1 else jax.lax.fori_loop(0, wheel.frames, frame, cars)
+    return change(cars) if times == 1 else jax.lax.fori_loop(0, times, lambda _, cars: change(cars), cars)
 
 
-def obey(wheel: Wheel, cars: Cars, action: Array) -> Cars:
-    """Car 0's command replaced by the action's."""
+def _obeyed(wheel: Wheel, cars: Cars, drives: Bool[Array, "n"], action: Int[Array, "n"]) -> Cars:
+    """A sub-step later: those who drive by the table do what their action says, the others what they were about to do."""
     acceleration, steering = actions.command(wheel.table, action)
     if not wheel.reverses:
-        acceleration = jnp.maximum(acceleration, -cars.speed[0] / wheel.dt)
-    return cars._replace(
-        acceleration=cars.acceleration.at[0].set(acceleration.astype(cars.acceleration.dtype)),
-        steering=cars.steering.at[0].set(steering.astype(cars.steering.dtype)),
+        acceleration = jnp.maximum(acceleration, -cars.speed / wheel.dt)
+    told = cars._replace(
+        acceleration=jnp.where(drives, acceleration.astype(cars.acceleration.dtype), cars.acceleration),
+        steering=jnp.where(drives, steering.astype(cars.steering.dtype), cars.steering),
     )
+    return move(wheel.road, told, wheel.dt, wheel.checked)
 
 
 def expert(table: actions.Table, cars: Cars) -> Int[Array, ""]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from psiphi.experiments.paper.experiment import EGO, SOLVED, Experiment, Figure, Method, Variant
-from psiphi.experiments.paper.shared import HIGHWAY_PANELS, STEPS_TO_BEST, WHILE_IT_LEARNS
+from psiphi.experiments.paper.shared import CONTINUOUS, HIGHWAY_PANELS, STEPS_TO_BEST, WHILE_IT_LEARNS
 
 _WHILE_IT_DRIVES = replace(
     WHILE_IT_LEARNS, columns=(*WHILE_IT_LEARNS.columns, ("steps to 90 % of the best final return", Figure(STEPS_TO_BEST, EGO)))
@@ -25,7 +25,9 @@ EXPERIMENT = Experiment(
         "**Watching nobody**, PsiPhi-learning is Q-learning by successor features on cumulants that rewards alone ground: what it lacks to "
         "the first row is what the demonstrations were worth. All were tuned on other seeds, PsiPhi-learning and DQN the most."
     ),
-    variants=tuple(Variant(f"highway-{name}", f"Highway, {name}", f"highway-{name}", task=wants) for name, wants in HIGHWAY_PANELS.items()),
+    variants=tuple(
+        Variant(f"highway-{name}", f"Highway, {name}", f"highway-{name}", CONTINUOUS, task=wants) for name, wants in HIGHWAY_PANELS.items()
+    ),
     methods=(
         Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),

@@ -1,6 +1,7 @@
 """Predicting what others will do."""
 
 from psiphi.experiments.paper.experiment import ALL, Experiment, Figure, Method, Printed, Table, Variant
+from psiphi.experiments.paper.shared import CONTINUOUS
 
 EXPERIMENT = Experiment(
     name="figure-imitation",
@@ -13,7 +14,7 @@ EXPERIMENT = Experiment(
         "**shown** the share in the episodes that were shown. **BC, 25 times as much** was shown 2,000 episodes of each: about the most "
         "that can be predicted from what there is to see."
     ),
-    variants=(Variant("roundabout", "Roundabout", "roundabout"),),
+    variants=(Variant("roundabout", "Roundabout", "roundabout", CONTINUOUS),),
     methods=(
         Method("psiphi", "PsiPhi-learning", how="predict", algorithm="psiphi"),
         Method("itd", "ITD", how="predict", algorithm="itd"),

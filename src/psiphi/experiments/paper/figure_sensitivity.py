@@ -1,7 +1,7 @@
 """How many cumulants?"""
 
 from psiphi.experiments.paper.experiment import Experiment, Method, Variant
-from psiphi.experiments.paper.shared import HIGHWAY_PANELS, WHILE_IT_LEARNS
+from psiphi.experiments.paper.shared import CONTINUOUS, HIGHWAY_PANELS, WHILE_IT_LEARNS
 
 EXPERIMENT = Experiment(
     name="figure-sensitivity",
@@ -14,8 +14,8 @@ EXPERIMENT = Experiment(
     ),
     variants=(
         Variant("coingrid-aligned", "CoinGrid, the ego wants R+G", "coingrid", task="R+G", ego="R+G"),
-        Variant("highway-multi-task", "Highway, multi-task", "highway-multi-task", task=HIGHWAY_PANELS["multi-task"]),
-        Variant("roundabout-online", "Roundabout", "roundabout", task="the third exit"),
+        Variant("highway-multi-task", "Highway, multi-task", "highway-multi-task", CONTINUOUS, task=HIGHWAY_PANELS["multi-task"]),
+        Variant("roundabout-online", "Roundabout", "roundabout", CONTINUOUS, task="the third exit"),
     ),
     methods=tuple(Method(f"d{d}", f"d = {d}", how="curve", algorithm="psiphi", cumulants=d) for d in (2, 4, 8, 16)),
     measures=(),

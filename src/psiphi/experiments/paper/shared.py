@@ -45,10 +45,13 @@ TABLE_1_ROUNDABOUT: dict[str, tuple[Printed | None, ...]] = {
 
 UNLIMITED = Variant("coingrid", "CoinGrid, a fresh random layout in every episode", "coingrid")
 AUTHORS = Variant("coingrid-25", "CoinGrid, 25 layouts (the authors' number)", "coingrid-25")
+CONTINUOUS = {"world.same_actions": False}
+"""Traffic as it was when these were run: the others drive by continuous commands, of which the nearest action is only noted."""
 ROUNDABOUT = Variant(
     "roundabout",
     "Roundabout",
     "roundabout",
+    CONTINUOUS,
     demonstrators=("exr", "nxr"),
     story=(
         "One demonstrator leaves the roundabout at the first exit (exr) and one at the second (nxr); the true return is that of an ego "
