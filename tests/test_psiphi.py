@@ -188,6 +188,30 @@ def test_the_demonstrators_do_not_touch_the_egos_head(found):
     assert largest(jax.tree.map(lambda x: x[:-1], gradient.psi_heads)) > 0 and largest(gradient.phi_head) > 0
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_a_shield_keeps_its_share_of_the_demonstrators_gradient_from_the_torso_and_from_nothing_else(share):
+    demo = jax.tree.map(lambda x: x[:, : ITD.batch], aimless_demos().steps)
+    steps = jax.tree.map(lambda x: jnp.asarray(x[:, 0]), sequences(MIXED))
+    target = itd.demonstrators(TARGET, AGENTS)
+
+    def theirs(net: PsiPhiNet, share: float) -> jax.Array:
+        mild = itd.demonstrators(psiphi.shielded(net, share), AGENTS)
+        return itd.joint_loss(mild, target, demo, steps, jnp.ones(ROWS), jnp.ones(()), ITD)[0]
+
+    (value, whole), (same, less) = (quick_jit(jax.value_and_grad(partial(theirs, share=s)))(NET) for s in (0.0, share))
+    np.testing.assert_allclose(value, same, rtol=1e-6)
+    assert largest(whole.torso) > 0
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, (1 - share) * a, atol=1e-6), whole.torso, less.torso)
+    for part in ("phi_torso", "phi_head", "psi_heads", "w"):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), getattr(whole, part), getattr(less, part))
+
+
+def test_a_shield_is_refused_where_the_losses_take_turns():
+    config = replace(CONFIG, shield=0.5, itd=replace(itd.paper(), torso="mlp"))
+    with pytest.raises(UserError, match="shield is 0.5, expected 0"):
+        psiphi.make(config, ENV.spec, AGENTS, PACE)
+
+
 def test_the_next_action_is_the_sequences_and_unknown_after_an_end():
     sequence = sequences(MIXED)
     ego = jax.jit(partial(psiphi.ego_batch, CONFIG))(sequence)
@@ -234,8 +258,8 @@ def actor():
     return table_actor(temperature=0.0)
 
 
-def table_actor(temperature: float):
-    agent = psiphi.make(replace(CONFIG, temperature=temperature), ENV.spec, AGENTS, PACE)
+def table_actor(temperature: float, **changes: Any):
+    agent = psiphi.make(replace(CONFIG, temperature=temperature, **changes), ENV.spec, AGENTS, PACE)
     shapes = jax.eval_shape(agent.init, KEY, aimless_demos())
     state = blank(shapes)._replace(net=NET, target=TARGET)
     obs = see(np.arange(2000) % PLACES)
@@ -252,6 +276,17 @@ def test_before_the_first_reward_it_acts_at_random(actor):
     actions, _ = both(rewarded(state, 0.0))
     for place in range(PLACES):
         np.testing.assert_allclose(np.mean(actions[np.arange(2000) % PLACES == place]), 0.5, atol=0.12)
+
+
+@pytest.mark.parametrize(("share", "updates", "led"), [(0.5, 0, 0), (0.5, 1, 1000), (0.5, 62, 504), (0.5, 125, 0), (0.0, 1, 0)])
+def test_it_follows_demonstrators_in_fewer_and_fewer_environments_once_it_has_learned_from_them(share, updates, led):
+    state, both = table_actor(temperature=0.0, follow=share, epsilon=0.0)
+    actions, greedy = both(rewarded(state._replace(count=jnp.int32(updates)), 1.0))
+    place, whose = np.arange(2000) % PLACES, np.arange(2000) % AGENTS
+    values = np.mean(psi_table(TARGET)[:AGENTS, :, :, :, :AGENTS], axis=1)  # axis preferences: demonstrator k wants cumulant k
+    theirs = np.array([values[k, s, :, k].argmax() for k, s in zip(whose, place, strict=True)])
+    assert (actions[:led] == theirs[:led]).all() and (actions[led:] == greedy[led:]).all()
+    assert (theirs != greedy).any()
 
 
 def test_after_the_first_reward_it_explores_at_the_rate_asked_for(actor):

@@ -51,6 +51,12 @@ class PsiPhiConfig:
     """Extension: bootstrap from the smaller ensemble value; off: each member from itself (paper)."""
     ego_from_demonstrator: bool = True
     """Extension: the ego's psi starts as a copy of the first demonstrator's."""
+    follow: Share = 0.0
+    """Extension: the share of the environments in which the ego, while it learns, does what a demonstrator would do there. It falls along a
+    line to none over the first quarter of the run's updates; 0: the ego never does (paper). So it is paid where the demonstrators go."""
+    shield: Share = 0.0
+    """Extension: how much of the demonstrators' gradient is kept from the torso that their heads share with the ego's; 0: nothing (paper),
+    1: all of it, so that imitation cannot cost the ego anything."""
     task_memory: Share = 0.99
     """How much of the reward statistics survives an update; w_ego is their least-squares solution."""
     task_ridge: Weight = 1e-3
@@ -66,6 +72,10 @@ def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 
         config, itd=itd.paper(config.itd), n_step=8, batch=64, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0,
         temperature=0.0, gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
     )  # fmt: skip
+
+
+FOLLOWED = 0.25
+"""After this part of the run's updates the ego follows no demonstrator any more."""
 
 
 class State(NamedTuple):
@@ -172,10 +182,20 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
     return jax.vmap(one)(next_psi)
 
 
+def shielded(net: PsiPhiNet, share: float) -> PsiPhiNet:
+    """The same network, but its torso lets only the rest of a gradient through."""
+    if not share:
+        return net
+    less = lambda x: (1 - share) * x + share * jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x  # noqa: E731
+    return eqx.tree_at(lambda n: n.torso, net, jax.tree.map(less, net.torso))
+
+
 def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, initial: itd.Initial | None = None) -> Agent:
     """PsiPhi-learning as an agent. With no demonstrator it is Q-learning by successor features: nobody to watch, one head."""
     inner = config.itd
     itd.check(inner)
+    if inner.alternate and config.shield:
+        raise UserError(f"alternate=True is algorithm 2 as printed, but shield is {config.shield}, expected 0.")
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner, pace)
@@ -207,7 +227,20 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         explore_key, action_key, policy_key = jax.random.split(key, 3)
         share = jnp.where(state.task.reward_square > 0, config.epsilon, 1.0)
         random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
-        return jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, policy(state, obs, policy_key))
+        chosen = jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, policy(state, obs, policy_key))
+        return jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen) if config.follow and num_demonstrators else chosen
+
+    def led(state: State, count: int) -> Array:
+        """In which environments a demonstrator is followed: none before something was learned from them."""
+        share = config.follow * (1 - optim.progress(state.count, jnp.asarray(max(FOLLOWED * pace.updates, 1.0))))
+        return (jnp.arange(count) < jnp.round(share * count)) & (state.count > 0)
+
+    def imitated(state: State, obs: Array) -> Array:
+        """What the demonstrators would do, each in every K-th environment."""
+        net = itd.deployed(inner, state)
+        values = net.task_values(obs, itd.preferences(inner, net.w[:num_demonstrators]))
+        whose = jnp.arange(obs.shape[0]) % num_demonstrators
+        return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
 
     def policy(state: State, obs: Array, key: Array) -> Array:
         net = itd.deployed(inner, state)
@@ -241,7 +274,8 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             mine, my_terms = ego_loss(net, state.target, ego, config)
             if others is None:
                 return mine, my_terms
-            heads = itd.demonstrators(net, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
+            mild = shielded(net, config.shield)
+            heads = itd.demonstrators(mild, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
             theirs, their_terms = itd.joint_loss(*heads, *others, optim.progress(state.count, state.ramp), inner)
             return theirs + mine, their_terms | my_terms
 
