@@ -238,15 +238,18 @@ def imitate(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Eff
         raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
     run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
     together = run.algorithm == "itd-dqn"
+    if together and unit.variant.moved:
+        raise UserError(f"{unit.variant.name} changes the world after inference, but {run.algorithm} infers and learns at once.")
     returns, env_steps, train_s = roundabout.together(run, JUDGED) if together else _imitated(what, unit, run, effort)
     by = {} if unit.method.name == what.reference else references
-    figures = {name: list(_return_figures(got, by)) for name, got in returns.items()}
+    figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
     return Done(figures, env_steps, train_s)
 
 
 def rule(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
     """The rule by which the demonstrators drive, in the place of a policy: it learned nothing."""
-    returns = roundabout.idm_returns(roundabout.RoundaboutConfig(), unit.seed, JUDGED)
+    place = training.changed(training.default_run("bc", unit.variant.world), unit.variant.changes).world
+    returns = roundabout.idm_returns(place, unit.seed, JUDGED)
     return Done({unit.method.name: list(_return_figures(returns, references))})
 
 
@@ -258,30 +261,33 @@ def _return_figures(returns: Mapping[str, float], references: Mapping[str, float
                 yield Figure(metric, who), value, None
 
 
-Returns = tuple[dict[str, dict[str, float]], int, float]
-"""Mean returns by method and demonstrator, environment steps, seconds of training."""
+Returns = tuple[list[dict[str, float]], int, float]
+"""Mean returns by demonstrator, of the method and of those that share its training; environment steps, seconds of training."""
 
 
 def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort) -> Returns:
     """The mean return of one policy per demonstrator, on what that one wants, and what all of them cost."""
     who = unit.variant.demonstrators or what.demonstrators
     place, algorithm = training.worlds.find(run.env), ALGORITHMS[run.algorithm]
+    moved = training.changed(run, unit.variant.moved)
+    if not algorithm.watches(run.agent):
+        run = moved  # who learns on the true reward learns where all are judged
     shown = None
     if algorithm.watches(run.agent) and place.record is not None:
         shown = place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
     if algorithm.successor_features:
-        return _on_inferred(run, who, shown, {**unit.method.learner, **_steps(effort)})
+        return _on_inferred(run, who, shown, {**unit.variant.moved, **unit.method.learner, **_steps(effort)})
     if algorithm.tells_apart:
         trained = train(run, demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
-        return {unit.method.name: _returns(run, who, nets)}, 0, trained.wall_s
+        return [_returns(moved, who, nets)], 0, trained.wall_s
     nets, steps, seconds = [], 0, 0.0
     for k, name in enumerate(who):
         # An imitator of one demonstrator is given that one's steps and no number.
         mine = None if shown is None else jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
         trained = train(dataclasses.replace(run, task=name), demos=mine, progress=False)
         nets, steps, seconds = [*nets, trained.net], steps + trained.env_steps, seconds + trained.wall_s
-    return {unit.method.name: _returns(run, who, nets)}, steps, seconds
+    return [_returns(moved, who, nets)], steps, seconds
 
 
 def _steps(effort: Effort) -> dict[str, Any]:
@@ -299,9 +305,9 @@ def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Map
         learner = training.changed(training.default_run("dqn", run.env, task=name, demonstrator=k, seed=run.seed), changes)
         trained = train(learner, model=learned, progress=False)
         returns[name] = _returns(learner, [name], [trained.net])[name]
-        own[name] = float(np.mean(_own_returns(run.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
+        own[name] = float(np.mean(_own_returns(learner.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
         steps, seconds = steps + trained.env_steps, seconds + trained.wall_s
-    return {"itd": returns, "itd-policy": own}, steps, seconds
+    return [returns, own], steps, seconds
 
 
 def _returns(run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, float]:
@@ -341,7 +347,7 @@ def _own_returns(config: coingrid.CoinGridConfig, learned: Model, weights: Array
 def predict(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
     """The accuracies of one training, and the figures that sum them up."""
     started = time.monotonic()
-    setting = imitation.setting_of(unit.method.algorithm, dict(unit.method.changes), effort.updates, effort.episodes)
+    setting = imitation.setting_of(unit.method.algorithm, {**unit.variant.changes, **unit.method.changes}, effort.updates, effort.episodes)
     found = imitation.run(setting, unit.seed)
     extra = {"curve": {"updates": found.updates, "accuracy": [round(x, 4) for x in found.held_out]}}
     figures: Measured = [

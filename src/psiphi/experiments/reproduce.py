@@ -68,12 +68,12 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     """All that a unit's numbers depend on besides the seed and the program, as JSON values."""
     method = unit.method
     if method.how == "predict":
-        setting = imitation.setting_of(method.algorithm, dict(method.changes), effort.updates, effort.episodes)
+        setting = imitation.setting_of(method.algorithm, {**unit.variant.changes, **method.changes}, effort.updates, effort.episodes)
         return {**asdict(setting), "saw": imitation.saw(setting)}
     if method.how == "rule":
         return {"algorithm": method.algorithm, "saw": ["none: it is who demonstrates", "none", "none"]}
     run = training.completed(runs.run_of(what, unit.variant, method, effort))
-    config = runs.described(run)
+    config = runs.described(run) | ({"moved": dict(unit.variant.moved)} if unit.variant.moved else {})
     if method.how == "model":
         return {**config, "few_shot": asdict(runs.few_shot_of(method)), "repetitions": effort.repetitions}
     if method.how == "adapt":

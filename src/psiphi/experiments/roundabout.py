@@ -145,7 +145,7 @@ class Together(NamedTuple):
     obs: Array
 
 
-def together(run: Run, judged: int) -> tuple[dict[str, dict[str, float]], int, float]:
+def together(run: Run, judged: int) -> tuple[list[dict[str, float]], int, float]:
     """Mean returns of the learners on the inferred rewards and of ITD's own policies, by exit; environment steps; seconds of training."""
     started = time.monotonic()
     exits = run.demonstrators
@@ -157,12 +157,10 @@ def together(run: Run, judged: int) -> tuple[dict[str, dict[str, float]], int, f
     w = itd.preferences(config, net.w)
     model = Model(net, w, jax.jit(models.measure_units)(net, w, demos))
     key = judging_key(run.seed)
-    returns = {
-        "itd": {
-            exit: float(np.mean(_net(run.world, bc.of_demonstrator(nets, k), jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)
-        },
-        "itd-policy": {exit: float(np.mean(_own(run.world, model, jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
-    }
+    returns = [
+        {exit: float(np.mean(_net(run.world, bc.of_demonstrator(nets, k), jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
+        {exit: float(np.mean(_own(run.world, model, jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
+    ]
     loop = training.loop_of(run)
     return returns, loop.env_steps(loop.iterations) * len(exits), train_s
 

@@ -34,7 +34,7 @@ class Effort:
 def run_of(what: Experiment, variant: Variant, method: Method, effort: Effort, seed: int = 0) -> Run:
     """The training of a row, or the first of several: with less of something, where that is asked for."""
     if method.how == "imitate" and variant.world == "roundabout":
-        return _on_roundabout(method, effort, seed)
+        return _on_roundabout(variant, method, effort, seed)
     run = training.default_run(method.algorithm, variant.world, method.preset, seed=seed)
     run = dataclasses.replace(run, task=variant.ego)
     if run.demos == training.RECORDED and not variant.demonstrators:
@@ -51,12 +51,12 @@ def _whole_when_studied(run: Run) -> Run:
     return training.changed(run, {"agent.itd.sparsity_ramp": run.study / training.loop_of(run).iterations})
 
 
-def _on_roundabout(method: Method, effort: Effort, seed: int) -> Run:
+def _on_roundabout(variant: Variant, method: Method, effort: Effort, seed: int) -> Run:
     """A row of table 1 there, which has settings and even learners of its own."""
     if method.algorithm not in roundabout.ROWS:
         raise UserError(f"Roundabout has no row for {method.algorithm!r}, expected one of {', '.join(roundabout.ROWS)}.")
     algorithm, fields = roundabout.ROWS[method.algorithm]
-    run = training.default_run(algorithm, "roundabout", seed=seed, **fields())
+    run = training.changed(training.default_run(algorithm, "roundabout", seed=seed, **fields()), variant.changes)
     return dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
 
 

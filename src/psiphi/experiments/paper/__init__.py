@@ -5,10 +5,14 @@ from psiphi.experiments.paper import (
     figure_3,
     figure_coingrid,
     figure_cumulants,
+    figure_few,
     figure_imitation,
+    figure_roundabout,
     figure_sensitivity,
+    figure_sizes,
     itd_coingrid,
     table_1,
+    table_1_curve,
     table_2,
 )
 from psiphi.experiments.paper.experiment import (
@@ -43,6 +47,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         figure_cumulants,
         figure_imitation,
         figure_sensitivity,
+        figure_roundabout,
+        figure_few,
+        table_1_curve,
+        figure_sizes,
     )
 }
 """What `psiphi reproduce` knows, by name."""

@@ -41,6 +41,9 @@ class Variant:
     """Its name in `psiphi.worlds`."""
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What it changes in a run there, by dotted name such as world.num_layouts."""
+    moved: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What changes in the world once the demonstrations are learned from, by dotted name such as world.coins: there RL learns on what was
+    inferred, and there imitators are judged."""
     task: str | None = None
     """The ego's own task, in words, where it has one."""
     ego: str = ""
