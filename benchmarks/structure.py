@@ -1,17 +1,18 @@
 """What an addition costs, counted: lines, branches on a world or an algorithm, and hops from a command to its result.
 
     python benchmarks/structure.py                     of this tree
-    python benchmarks/structure.py --hops              the same with hops: two tiny runs, some minutes
+    python benchmarks/structure.py --hops              the same with hops: two runs are begun
     PYTHONPATH=OLD/src python benchmarks/structure.py  of another one (the commit before the rebuild: 1c15dda)
 
 *Lines* are those of experiments, cli, report and api. *Branches* are the conditions in what runs, judges or draws (those, training and
 playing) that ask for a world or an algorithm: a comparison with its name, or `isinstance` of its config. *Hops* are the functions of
-psiphi, outside of the mathematics (agents, networks, losses, environments) and of reading files, that a command calls until its result
-stands: of `psiphi infer FILE.csv`, where demonstrated rows become a model and a report, and of one cell of figure 3.
+psiphi, outside of the mathematics (agents, networks, losses, environments) and of small helpers (configs, disk, progress and so on), that a
+command calls until the loop begins to train: of `psiphi infer FILE.csv`, which demonstrated rows pass, and of one cell of figure 3.
 """
 
 import argparse
 import ast
+import contextlib
 import csv
 import random
 import sys
@@ -39,7 +40,10 @@ MATHEMATICS = (
     "configs.py",
     "types.py",
 )
-FILES = ("demos", "disk.py", "checkpoint.py", "printable.py", "limits.py", "arguments.py", "errors.py", "doors.py", "progress.py")
+HELPERS = (
+    *("configs.py", "disk.py", "checkpoint.py", "printable.py", "limits.py"),
+    *("arguments.py", "errors.py", "doors.py", "progress.py"),
+)
 NAMES = {
     *("itd", "psiphi", "dqn", "dqn-bc", "bc", "sqil", "gail", "ppo", "ppo-bc", "itd-dqn"),
     *("coingrid", "coingrid-25", "highway", "highway-single-task", "highway-adversarial", "highway-multi-task", "roundabout"),
@@ -99,19 +103,23 @@ def branches() -> list[str]:
 
 
 def called(run: Callable[[], Any]) -> set[tuple[str, str]]:
-    """The functions of psiphi that a run calls, each once, but for mathematics and files."""
+    """The functions of psiphi that a run calls before the loop begins, each once, but for mathematics and helpers."""
     seen: set[tuple[str, str]] = set()
+
+    class Begun(BaseException):
+        """Enough is known."""
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
             seen.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+            if (Path(frame.f_code.co_filename).name, frame.f_code.co_name) == ("scan.py", "_train"):
+                raise Begun
 
     sys.setprofile(note)
-    try:
+    with contextlib.suppress(Begun):
         run()
-    finally:
-        sys.setprofile(None)
-    left_out = MATHEMATICS + FILES
+    sys.setprofile(None)
+    left_out = MATHEMATICS + HELPERS
     places = {(str(Path(file).relative_to(SOURCE)), name) for file, name in seen}
     return {(file, name) for file, name in places if Path(file).parts[0] not in left_out and "<" not in name.rsplit(".", 1)[-1]}
 
@@ -127,7 +135,7 @@ def of_a_row() -> set[tuple[str, str]]:
             for agent in ("ann", "bob"):
                 for episode in range(6):
                     rows.writerows([agent, episode, draw.random(), draw.random(), draw.randrange(2), int(t == 5)] for t in range(6))
-        flag = "--updates" if "updates" in infer.Infer.__dataclass_fields__ else "--itd.max-updates"
+        flag = "--updates" if "updates" in infer.Infer.__dataclass_fields__ else "--itd.updates"
         small = [flag, "4", "--itd.torso-hidden", "4", "--itd.phi-hidden", "4", "--itd.psi-hidden", "4"]
         return called(lambda: infer.run([str(path), "--out", str(Path(folder) / "out"), *small]))
 
