@@ -6,6 +6,7 @@ and actions belong together, a time limit bootstraps from the observation before
 
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +113,29 @@ def make(probe: Probe) -> Env:
         return Place(place, state.left - 1), timestep
 
     return Env(EnvSpec((places,), jnp.float32, actions), reset, step)
+
+
+class ProbeEnv(gymnasium.Env[np.ndarray, Any]):
+    """A probe, one world at a time, as Gymnasium has it; the first of its starts is the only one."""
+
+    def __init__(self, probe: Probe):
+        places, actions = probe.reward.shape
+        self.probe = probe
+        self.observation_space = gymnasium.spaces.Box(0, 1, (places,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(actions)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.left = self.probe.starts[0], self.probe.limit[0]
+        return self.see(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        at, self.left = (self.place, action), self.left - 1
+        self.place = int(self.probe.next_place[at])
+        return self.see(), float(self.probe.reward[at]), bool(self.probe.ends[at]), self.left == 0, {}
+
+    def see(self) -> np.ndarray:
+        return np.eye(len(self.probe.reward), dtype=np.float32)[self.place]
 
 
 def _below(count: int, key: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -13,11 +14,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import probes
 import psiphi
 import tiny
-from psiphi import api, lens, training
+from psiphi import api, checkpoint, lens, training
 from psiphi.api import coverage, files
+from psiphi.api import itd as api_itd
 from psiphi.demos.record import record
 from psiphi.errors import UserError
-from psiphi.loops import gym
+from psiphi.loops import gym, runs
 
 SIZE = 4
 SMALL = {"torso_hidden": (32,), "phi_hidden": (16, 16), "psi_hidden": (16,)}
@@ -77,6 +79,50 @@ def itd(demos) -> psiphi.ITD:
 @pytest.fixture(scope="module")
 def agent(demos) -> psiphi.PsiPhi:
     return psiphi.PsiPhi(Street, demos, EGO, seed=0, num_envs=4).learn(3_000, study=200, progress=False)
+
+
+class Crash(BaseException):
+    """Stands for a process that ends at this very place."""
+
+
+def test_a_fit_that_was_interrupted_ends_as_the_unbroken_one_does(demos, tmp_path, monkeypatch):
+    """Two refits at once, early stopping and all: rows, checkpoint and model, bit for bit."""
+    monkeypatch.setattr(api_itd, "CHUNK", 10)
+    monkeypatch.setattr(api_itd.judging, "judged", lambda known, *_args, **_options: known)  # what is asked of it later
+    monkeypatch.setattr(api_itd, "enough", lambda config, updates, rows: max(row["step"] for row in rows) >= 50)
+    small = dataclasses.replace(ITD, torso_hidden=(4,), phi_hidden=(4,), psi_hidden=(4,), batch=4, cross_batch=4)
+    few = walks("west", 0, episodes=20).merge(walks("east", 1, episodes=20, seed=1))
+
+    def fit(out: Path) -> psiphi.ITD:
+        return psiphi.ITD(small, seed=3, updates=UPDATES, refits=2).fit(few, out=out, progress=False, checkpoint_every_s=0.0)
+
+    whole = fit(tmp_path / "whole")
+    assert [row["step"] for row in runs.read_rows(tmp_path / "whole")][::2] == [
+        0,
+        10,
+        20,
+        30,
+        40,
+        50,
+    ] and whole.run_dir == tmp_path / "whole"
+    append = runs.append_rows
+
+    def crashes(directory: Path, rows: list) -> None:
+        append(directory, rows)
+        if rows[0]["step"] == 30:
+            raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(runs, "append_rows", crashes)
+        fit(tmp_path / "broken")
+    fit(tmp_path / "broken")
+    clocks = {name: [row | {"wall_s": 0} for row in runs.read_rows(tmp_path / name)] for name in ("whole", "broken")}
+    assert clocks["broken"] == clocks["whole"]
+    for part in ("checkpoint", "model"):
+        kept, again = (checkpoint.load_arrays(tmp_path / name / part) for name in ("whole", "broken"))
+        assert {name: x.tobytes() for name, x in again.items()} == {name: x.tobytes() for name, x in kept.items()}
+    with pytest.raises(UserError, match="holds a run with demonstrations_sha256"):
+        psiphi.ITD(small, seed=3, updates=UPDATES, refits=2).fit(demos, out=tmp_path / "whole", progress=False)
 
 
 # --- The demonstrators -------------------------------------------------------------------------------------------------------

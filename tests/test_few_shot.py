@@ -7,6 +7,7 @@ lever. So phi and psi are "which lever", every lever is worth 1 before any rewar
 from dataclasses import replace
 from functools import partial
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from psiphi import gpi, tasks
 from psiphi import model as models
 from psiphi.loops import few_shot as module
 from psiphi.loops.few_shot import FewShotConfig, episode, few_shot, infer
+from psiphi.loops.gym import Worlds
 from psiphi.model import Model
 from psiphi.nets import PsiPhiNet
 from psiphi.types import NO_ACTION, Demonstration, Demos, Env
@@ -29,12 +31,16 @@ BAYES = FewShotConfig(inference="bayes", kappa=2.0, temperature=0.0)
 LEAST_SQUARES = FewShotConfig(inference="least-squares", ridge=1e-4, temperature=0.0)
 
 
-def levers(left: float, right: float, ends: bool = True) -> Env:
+def lever_probe(left: float, right: float, ends: bool = True) -> probes.Probe:
     """Place 0, then place 1, then the end, be it a true one or the clock's; pulled on, the levers would pay the trap's reward."""
     next_place = np.array([[1, 1], [2, 2], [2, 2]])
     reward = np.array([[left, right], [left, right], [TRAP, TRAP]])
     over = np.array([[False, False], [ends, ends], [False, False]])
-    return probes.make(probes.Probe((0,), next_place, reward, over, (PULLS,), np.zeros((3, 2))))
+    return probes.Probe((0,), next_place, reward, over, (PULLS,), np.zeros((3, 2)))
+
+
+def levers(left: float, right: float, ends: bool = True) -> Env:
+    return probes.make(lever_probe(left, right, ends))
 
 
 def hand_made_model() -> Model:
@@ -164,6 +170,16 @@ def test_0_shot_is_the_first_episode_and_k_shot_comes_after_k(shots, config, n):
     np.testing.assert_array_equal(got.first, [0] * REPETITIONS)  # left, then right
     np.testing.assert_array_equal(got.after, [2] * REPETITIONS)  # right, right
     assert np.all(got.w[:, LEFT] < 0.3) and np.all(got.w[:, RIGHT] > 0.9)
+
+
+@pytest.mark.parametrize(("config", "n"), SHOTS, ids=["bayes", "least-squares"])
+@pytest.mark.parametrize("ends", [True, False], ids=["end", "limit"])
+def test_gymnasium_environments_teach_the_same(shots, config, n, ends):
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP if ends else gymnasium.vector.AutoresetMode.NEXT_STEP
+    envs = gymnasium.vector.SyncVectorEnv([partial(probes.ProbeEnv, lever_probe(-1, 1, ends))] * REPETITIONS, autoreset_mode=mode)
+    got = module.few_shot_in(Worlds(envs), MODEL, config, KEY, shots=n, max_steps=4, seed=0)
+    for ours, theirs in zip(got, shots[config.inference, n], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("config", [BAYES, LEAST_SQUARES], ids=lambda config: config.inference)

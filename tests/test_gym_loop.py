@@ -22,29 +22,6 @@ LOOP = scan.LoopConfig(iterations=7, chunk=3, num_envs=3, rollout_length=2, pref
 MODES = tuple(AutoresetMode)
 
 
-class ProbeEnv(gymnasium.Env[np.ndarray, Any]):
-    """A probe, one world at a time, as Gymnasium has it; the first of its starts is the only one."""
-
-    def __init__(self, probe: probes.Probe):
-        places, actions = probe.reward.shape
-        self.probe = probe
-        self.observation_space = gymnasium.spaces.Box(0, 1, (places,), np.float32)
-        self.action_space = gymnasium.spaces.Discrete(actions)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.left = self.probe.starts[0], self.probe.limit[0]
-        return self.see(), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        at, self.left = (self.place, action), self.left - 1
-        self.place = int(self.probe.next_place[at])
-        return self.see(), float(self.probe.reward[at]), bool(self.probe.ends[at]), self.left == 0, {}
-
-    def see(self) -> np.ndarray:
-        return np.eye(len(self.probe.reward), dtype=np.float32)[self.place]
-
-
 def fork() -> probes.Probe:
     """Two actions: 0 goes round 0 -> 1 -> 0, 1 ends from place 1; the clock stops after five steps. Returns depend on what is done."""
     moves, reward = np.array([[1, 0], [0, 1]]), np.array([[0.0, 0.1], [0.0, 1.0]])
@@ -52,7 +29,7 @@ def fork() -> probes.Probe:
 
 
 def worlds(probe: probes.Probe, mode: AutoresetMode = AutoresetMode.SAME_STEP, number: int = 3) -> gym.Worlds:
-    return gym.Worlds(SyncVectorEnv([functools.partial(ProbeEnv, probe)] * number, autoreset_mode=mode))
+    return gym.Worlds(SyncVectorEnv([functools.partial(probes.ProbeEnv, probe)] * number, autoreset_mode=mode))
 
 
 def tabular(probe: probes.Probe, **options: Any):
@@ -169,7 +146,7 @@ def test_processes_give_what_one_process_gives():
 
 
 def test_actions_are_counted_from_the_environments_first_and_observations_seen_through_see():
-    class Counts(ProbeEnv):
+    class Counts(probes.ProbeEnv):
         def __init__(self):
             super().__init__(fork())
             self.action_space = gymnasium.spaces.Discrete(2, start=5)

@@ -2,6 +2,7 @@
 
 import csv
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ def write_walks(path: Path, episodes: int) -> None:
 
 
 COLUMNS = ["--agent", "who", "--episode", "walk", "--obs", "x,y", "--action", "way", "--num-actions", "4"]
+SMALL = ["--updates", "20", "--itd.torso-hidden", "16", "--itd.phi-hidden", "16", "--itd.psi-hidden", "16"]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,7 @@ def inferred(tmp_path_factory) -> Path:
     """What one call leaves, trained far too little."""
     directory = tmp_path_factory.mktemp("infer")
     write_walks(directory / "walks.csv", episodes=20)
-    small = ["--updates", "20", "--itd.torso-hidden", "16", "--itd.phi-hidden", "16", "--itd.psi-hidden", "16"]
-    infer.run([str(directory / "walks.csv"), "--out", str(directory / "out"), "--rewards", "30", *COLUMNS, *small])
+    infer.run([str(directory / "walks.csv"), "--out", str(directory / "out"), "--rewards", "30", *COLUMNS, *SMALL])
     return directory / "out"
 
 
@@ -52,6 +53,30 @@ def test_everything_that_was_promised_is_written(inferred):
     assert left == {"model", *tables, "wants.svg", "wants.png", "explore.html", "report.md"}
     assert (inferred / "wants.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (inferred / "wants.svg").read_bytes()
+
+
+def test_what_was_interrupted_continues_and_what_is_finished_leaves_nothing_behind(inferred, tmp_path, monkeypatch):
+    command = [str(inferred.parent / "walks.csv"), "--out", str(tmp_path), "--rewards", "30", *COLUMNS, *SMALL]
+
+    def ends(*_args, **_options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(infer, "looked_at", ends)
+        with pytest.raises(KeyboardInterrupt):
+            infer.run(command)
+    (unfinished,) = tmp_path.iterdir()
+    assert re.fullmatch(infer.UNFINISHED, unfinished.name) and (unfinished / "checkpoint").is_dir()
+    rows, write = (unfinished / "metrics.jsonl").read_bytes(), infer.write
+
+    def looks(config: infer.Infer, found: infer.Inferred) -> None:
+        assert (unfinished / "metrics.jsonl").read_bytes() == rows  # the clock is in them, too: nothing was fitted again
+        write(config, found)
+
+    monkeypatch.setattr(infer, "write", looks)
+    infer.run(command)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in inferred.iterdir()}
+    assert (tmp_path / "preferences.csv").read_bytes() == (inferred / "preferences.csv").read_bytes()
 
 
 def test_the_tables_are_the_models(inferred):

@@ -110,6 +110,34 @@ def test_imports_point_one_way():
     assert violations(SOURCE) == []
 
 
+PIECES = {
+    "experiments.imitation": {"LoopConfig", "Carry", "begin", "iterate"},
+    "experiments.measures": {"collect"},
+    "experiments.roundabout": {"collect"},
+    "playing": {"Worlds", "rollout_returns"},
+}
+"""Who uses a part of a loop without a run: measures that are one compiled program with random streams of their own, and who only plays."""
+
+
+def test_train_is_the_only_one_who_runs_the_loops():
+    found: dict[str, set[str]] = {}
+    for name, file in modules(SOURCE).items():
+        text = file.read_text(encoding="utf-8")
+        looped = {loop for loop in ("scan", "gym") if f"loops.{loop}" in imports(name, file, set(modules(SOURCE)))}
+        if not looped or covers("loops", name) or name == "training":
+            continue
+        tree = ast.parse(text)
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in looped}
+        used |= {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module in ("psiphi.loops.scan", "psiphi.loops.gym")
+            for alias in node.names
+        }
+        found[name] = used
+    assert found == PIECES
+
+
 def test_the_table_itself_has_no_cycle_between_layers():
     def reaches(start: str, seen: set[str]) -> set[str]:
         for target in MAY_IMPORT[start] - seen:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import psiphi
 import tiny
 from psiphi import cli, training
+from psiphi.agents import watching
 from psiphi.api import trained
 from psiphi.errors import UserError
 from psiphi.types import Demonstration, Env, EnvSpec, TimeStep
@@ -115,6 +116,43 @@ def test_observations_that_nobody_has_seen_yet_are_not_standardised_by_nothing()
     assert found.lens is not None and np.isfinite(found.lens.mean).all() and np.isfinite(found.lens.scale).all()
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.net))
     assert found.state.demos.steps.obs[1, :6, 0].tolist() == [11] * 6
+
+
+def test_pictures_that_are_watched_pass_through_the_lens():
+    """Their channels come first: what is remembered of others is turned round, as what the learner sees itself is."""
+    spec = EnvSpec((3, 20, 20), np.uint8, 2)
+    made = Env(spec, lambda *_: pytest.fail("entered"), lambda *_: pytest.fail("entered"))
+    world = World("gallery", "", lambda config, task: made, watched=lambda config: NAMES, lensed=True)
+    run = training.default_run("bc", "gallery", world=world, demos=training.ONLINE, room=4)
+    shown = training.shown_to(run, world, spec, None)
+    inside = training._seen_inside(run, world, training.place_of(made, 1), shown, None)
+    assert inside.watch is not None and inside.demos is not None and inside.spec.obs_shape == (20, 20, 3)
+    picture = jnp.arange(1200, dtype=jnp.uint8).reshape(1, 3, 20, 20)
+    steps = Demonstration(picture, jnp.ones(1, jnp.int32), jnp.ones(1), picture + 1, jnp.zeros(1, jnp.int32))
+
+    class Remembers(NamedTuple):
+        demos: Any
+
+    state = inside.watch(watching.State(Remembers(inside.demos), inside.demos.count), jnp.array([1]), steps)
+    kept = state.agent.demos
+    assert kept.count.tolist() == [0, 1]
+    np.testing.assert_array_equal(kept.steps.obs[1, 0], np.moveaxis(np.asarray(picture[0]), 0, -1))
+    np.testing.assert_array_equal(kept.steps.next_obs[1, 0], np.moveaxis(np.asarray(picture[0] + 1), 0, -1))
+
+
+def test_demonstrators_of_a_world_without_settings_are_recorded_for_those_who_watch():
+    world = World("untuned", "", lambda config, task: parade(), record=lambda *_: pytest.fail("too early"))
+    found = {name: training.default_run(name, "untuned", world=world).demos for name in ("bc", "itd", "psiphi", "dqn", "ppo")}
+    assert found == {"bc": "recorded", "itd": "recorded", "psiphi": "recorded", "dqn": "none", "ppo": "none"}
+
+
+def test_who_needs_steps_cannot_learn_without():
+    for name in ("dqn", "itd"):
+        run = training.default_run(name, "coingrid", offline=True, steps=0, updates=4)
+        with pytest.raises(UserError, match=f"offline is true, but {name} with this config learns from its own steps"):
+            training.completed(run)
+    pooled = training.changed(run, {"agent.cross_policy_on": "pooled"})  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert not training.acts(training.completed(pooled)) and training.loop_of(pooled).iterations == 4
 
 
 def test_a_world_that_shows_nobody_says_so():

@@ -21,7 +21,7 @@ from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import gym
 from psiphi.loops.evaluate import rollout_returns
-from psiphi.loops.few_shot import FewShotConfig, Shots, few_shot
+from psiphi.loops.few_shot import FewShotConfig, Shots, few_shot, few_shot_in
 from psiphi.training import EVERYBODY, check_fits, place_of
 from psiphi.types import Env, EnvSpec
 from psiphi.worlds import OWN, World
@@ -243,10 +243,15 @@ def adapted(found: Loaded, place: Where, config: FewShotConfig, seed: int, *, sh
     if found.known is None:
         raise UserError(f"{found.algorithm} has no preferences to infer; adapt needs a model of itd or psiphi.")
     env = place.world.env(place.config, place.task)
-    if not isinstance(env, Env):
-        raise UserError(f"{place.world.name} cannot be met {repetitions} times over; expected --from with rewarded steps of it.")
     longest, model = place.world.longest(place.config), found.known.model
     adapt_key = jax.random.split(jax.random.key(seed), 4)[0]
+    if not isinstance(env, Env):
+        stage = place_of(env, repetitions)
+        assert stage.vector is not None
+        hosts = gym.Worlds(stage.vector, first_action=stage.first_action)
+        got = few_shot_in(hosts, model, config, adapt_key, shots=shots, max_steps=longest, seed=seed)
+        stage.vector.close()
+        return jax.tree.map(np.asarray, got)
     run = jax.jit(lambda key: few_shot(env, model, config, key, shots=shots, repetitions=repetitions, max_steps=longest))
     return jax.tree.map(np.asarray, run(adapt_key))
 

@@ -5,6 +5,7 @@ the other; both leave the same rows and checkpoints, and with a directory both c
 """
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class Run:
     """Environment steps, the random ones at the start included; rounded up to whole rollouts. 0: `updates` decide."""
     updates: Number = 0
     """Updates, where `steps` is 0."""
+    offline: bool = False
+    """Whether a learner that could act learns from demonstrations alone, without a step in the world."""
     num_envs: Count = 8
     """Environments side by side."""
     rollout_length: Number = 0
@@ -105,7 +108,7 @@ class Trained(NamedTuple):
     """As it was carried out: names, tasks and configs filled in."""
     agent: Agent
     state: Any
-    """The algorithm's own state; what pays or watches has been taken off."""
+    """The algorithm's own state; what pays or watches has been taken off. Of several seeds, its arrays have a leading axis."""
     spec: EnvSpec
     """Of the observations and actions as the world gives them."""
     demos: Demos | None
@@ -155,6 +158,8 @@ def default_run(algorithm: str, env: str, preset: str = "default", *, world: Wor
         if found
         else {**worlds.gym.PACE, "agent": known.config(), "steps": 20_000 if known.acts else 0, "updates": 0 if known.acts else 1_000}
     )
+    if found is None and place.record is not None:
+        fields["demos"] = RECORDED
     if fields.get("demos") == RECORDED and not known.watches(fields["agent"]):
         fields["demos"] = NONE
     return Run(algorithm=algorithm, env=place.name, world=place.config, **{**fields, **changes})
@@ -181,6 +186,10 @@ def completed(run: Run, world: World | None = None) -> Run:
         raise UserError(f"steps is {run.steps} and updates is {run.updates}, expected exactly one of them above 0.")
     if run.steps and not acts(run):
         raise UserError(f"{run.algorithm} takes no steps in the world, expected updates instead of steps.")
+    if run.offline and algorithm.acts and not algorithm.offline(run.agent):
+        raise UserError(
+            f"offline is true, but {run.algorithm} with this config learns from its own steps; itd with cross_policy_on = pooled does not."
+        )
     paid = algorithm.paid(run.agent)
     if run.reward_from is not None and not paid:
         raise UserError(f"{run.algorithm} is not paid, so it has no use for the reward of {run.reward_from}.")
@@ -195,7 +204,7 @@ def completed(run: Run, world: World | None = None) -> Run:
 
 def acts(run: Run) -> bool:
     """Whether the learner takes steps of its own: to learn from them, or only to meet others."""
-    return ALGORITHMS[run.algorithm].acts or run.demos == ONLINE
+    return (ALGORITHMS[run.algorithm].acts and not run.offline) or run.demos == ONLINE
 
 
 def loop_of(run: Run) -> scan.LoopConfig:
@@ -340,6 +349,9 @@ def check_fits(demos: Demonstrations, spec: EnvSpec) -> None:
 
 Evaluate = Callable[[Any, Array], Metrics]
 
+Make = Callable[[EnvSpec, int, Pace], Agent]
+"""``make(spec, demonstrators, pace)``: the agent of a run."""
+
 
 def train(
     run: Run,
@@ -351,15 +363,19 @@ def train(
     net: Any = None,
     state: Any = None,
     features: Any = None,
+    make: Make | None = None,
+    seeds: int = 1,
     evaluate: Evaluate | None = None,
+    until: scan.Until | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
 ) -> Trained:
     """Train to the end, or continue what `out` holds.
 
     What the run names by a file or a name can be given as a thing: `demos`, `world`, the `model` whose inferred reward is paid, the trained
-    `net` to start from. `state` is the algorithm's state to go on from. `features` are cumulants of the user's. `evaluate(state, key)`
-    takes the place of the world's own evaluation.
+    `net` to start from. `state` is the algorithm's state to go on from. `features` are cumulants of the user's. `make` takes the place of
+    the algorithm's own way to be made. With several `seeds`, `run.seed` and the following are trained at once. `evaluate(state, key)` takes
+    the place of the world's own evaluation, and `until(rows)` may end the run before its time, after any chunk.
     """
     started = time.monotonic()
     place_world = world or worlds.find(run.env)
@@ -368,14 +384,15 @@ def train(
     place = place_of(place_world.env(run.world, run.task), run.num_envs)
     if place.vector is not None and place.vector.num_envs != run.num_envs:
         run = dataclasses.replace(run, num_envs=place.vector.num_envs)
-    loop = loop_of(run)
+    loop = dataclasses.replace(loop_of(run), num_seeds=seeds)
     pace = Pace(num_envs=run.num_envs, updates=loop.iterations * loop.updates_per_rollout)
     agents = _count(run, place_world, demos)
     if not place_world.lensed and run.demos in (RECORDED, ONLINE):
         algorithm.make(run.agent, place.spec, agents, pace)  # before anything is recorded: it refuses at once what cannot be
     shown = shown_to(run, place_world, place.spec, demos)
     inside = _seen_inside(run, place_world, place, shown, features)
-    agent = algorithm.make(run.agent, inside.spec, len(shown.agents), pace, **inside.options)
+    own = partial(algorithm.make, run.agent, **inside.options)
+    agent = (make or own)(inside.spec, len(shown.agents), pace)
     inner = agent
     paying = model if model is not None or run.reward_from is None else _paid_by(run, place.spec)
     net = net if net is not None or run.init_from is None else _cloned_by(run)
@@ -386,7 +403,8 @@ def train(
         replay.check_demos(inside.demos, inside.spec, getattr(run.agent, "demonstrator", None))
     common = {
         "out": out,
-        "settings": {"run": dataclasses.asdict(run)},
+        "settings": {"run": dataclasses.asdict(run), **_shown_in(out, run, shown)},
+        "until": until,
         "progress": progress,
         "checkpoint_every_s": checkpoint_every_s,
     }
@@ -395,14 +413,14 @@ def train(
     if place.env is not None or not acts(run):
         judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
         result = scan.run(
-            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=shown.watch, state=state, **common
+            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state, **common
         )
     else:
         assert place.vector is not None
         hosts = gym.Worlds(place.vector, see=inside.see, first_action=place.first_action)
         judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
-        result = gym.run(hosts, agent, inside.demos, loop, evaluate=judge, watch=shown.watch, state=state, **common)
-    left = result.agent()
+        result = gym.run(hosts, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state, **common)
+    left = result.agent() if seeds == 1 else result.carry.agent
     for wraps in (shown.watch is not None, paying is not None):
         left = left.agent if wraps else left
     steps = loop.env_steps(loop.iterations) if acts(run) else 0
@@ -410,6 +428,16 @@ def train(
         run, inner, left, place.spec, inside.demos, shown.agents, inside.lens, place.first_action, inside.names, steps,
         time.monotonic() - started, result.rows,
     )  # fmt: skip
+
+
+def _shown_in(out: Path | None, run: Run, shown: Shown) -> dict[str, str]:
+    """What tells the demonstrations of a run directory from others: the run names only those that the world itself shows."""
+    if out is None or shown.demos is None or run.demos in (RECORDED, ONLINE):
+        return {}
+    seen = hashlib.sha256()
+    for column in jax.tree.leaves(shown.demos):
+        seen.update(np.ascontiguousarray(column).tobytes())
+    return {"demonstrations_sha256": seen.hexdigest()}
 
 
 def _count(run: Run, world: World, given: Demonstrations | Demos | None) -> int:
@@ -436,13 +464,14 @@ class _Inside(NamedTuple):
     see: Callable[[Any], np.ndarray]
     options: dict[str, Any]
     names: tuple[str, ...]
+    watch: scan.Watch | None
 
 
 def _seen_inside(run: Run, world: World, place: Place, shown: Shown, features: Any) -> _Inside:
     """JAX worlds are seen as they are. Of a stranger's observations, numbers are standardised by the demonstrations, and pictures turned
     round; networks with successor features do that by themselves, for the others it is done before."""
     if not world.lensed:
-        return _Inside(place.spec, place.env, shown.demos, None, np.asarray, {}, ())
+        return _Inside(place.spec, place.env, shown.demos, None, np.asarray, {}, (), shown.watch)
     algorithm, spec = ALGORITHMS[run.algorithm], place.spec
     lens = lens_of(spec, shown.demos)
     if algorithm.successor_features:
@@ -453,11 +482,17 @@ def _seen_inside(run: Run, world: World, place: Place, shown: Shown, features: A
             return lens.on(itd.initial_net(config, lens.spec(spec.num_actions), heads, key, given))
 
         names = () if given is None else cumulants.names(given, shown.columns or _columns(spec))
-        return _Inside(spec, place.env, shown.demos, lens, np.asarray, {"initial": initial}, names)
+        return _Inside(spec, place.env, shown.demos, lens, np.asarray, {"initial": initial}, names, shown.watch)
     look = partial(lenses.look, mean=lens.mean, scale=lens.scale, layout=lens.layout, standardise=lens.standardise)
     inside = lens.spec(spec.num_actions)._replace(symmetry=None)
     env = None if place.env is None else _looked_through(place.env, inside, look)
-    return _Inside(inside, env, _looked_at(shown.demos, look), lens, lambda obs: look(np.asarray(obs)), {}, ())
+    watch = None if shown.watch is None else _watched_through(shown.watch, look)
+    return _Inside(inside, env, _looked_at(shown.demos, look), lens, lambda obs: look(np.asarray(obs)), {}, (), watch)
+
+
+def _watched_through(watch: scan.Watch, look: Callable[[Any], Any]) -> scan.Watch:
+    """What others are seen to do, as the networks are to see it."""
+    return lambda state, who, steps: watch(state, who, steps._replace(obs=look(steps.obs), next_obs=look(steps.next_obs)))
 
 
 def _looked_through(env: Env, spec: EnvSpec, look: Callable[[Any], Any]) -> Env:

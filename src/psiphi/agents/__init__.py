@@ -61,8 +61,9 @@ class Algorithm(NamedTuple):
     paid: Callable[[Any], bool]
     """Whether, with this config, it learns from rewards."""
     acts: bool = True
-    """Whether it makes steps of its own; if not, it learns offline. ITD's steps are random, and it can do without
-    (`cross_policy_on="pooled"`)."""
+    """Whether it makes steps of its own; if not, it learns offline."""
+    offline: Callable[[Any], bool] = _never
+    """Whether, with this config, it can do without them: ITD's are random, and it needs none with `cross_policy_on="pooled"`."""
     rollout_length: Callable[[Any], int] = _one_step
     """Steps of each environment before an update."""
     replays: bool = True
@@ -97,6 +98,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             deployed=itd.deployed,
             watches=_always,
             paid=_never,
+            offline=lambda config: config.cross_policy_on == "pooled" or not itd.uses_any_steps(config),
             tells_apart=True,
             imitates=itd.imitates,
             watches_always=True,

@@ -405,7 +405,7 @@ def imitates(config: ITDConfig, state: Any, k: int) -> Callable[[Array, Array], 
     return policy
 
 
-def uses_anybodys_steps(config: ITDConfig) -> bool:
+def uses_any_steps(config: ITDConfig) -> bool:
     return bool(config.cross_policy or config.sparsity or config.nonnegative)
 
 
@@ -417,8 +417,8 @@ def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: A
     if has_given(config) and config.cross_policy_on == "pooled":
         cross = replay.sample_anybody(state.demos, cross_key, config.cross_batch)
         return demo, cross, jnp.ones(cross.action.shape)
-    if not uses_anybodys_steps(config) or config.cross_policy_on == "pooled":
-        return demo, *pooled(demo, config.cross_batch if uses_anybodys_steps(config) else 0)
+    if not uses_any_steps(config) or config.cross_policy_on == "pooled":
+        return demo, *pooled(demo, config.cross_batch if uses_any_steps(config) else 0)
     steps = experience.sample(state.experience, cross_key).experience
     cross = jax.tree.map(lambda x: x[:, 0], steps)
     cross = replay.mirror(spec, cross, mirror_cross_key) if config.mirror else cross

@@ -26,9 +26,8 @@ from psiphi.configs import Count
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.training import Run, Trained
-from psiphi.types import Env, EnvSpec
 from psiphi.worlds import World
-from psiphi.worlds.gym import world_of
+from psiphi.worlds.gym import never_entered, world_of
 
 
 def world_for(env: Any) -> World:
@@ -239,7 +238,7 @@ class BC(PolicyOf):
     def fit(self, demos: Demonstrations, updates: int = 4_000, *, out: str | Path | None = None, progress: bool = True) -> "BC":
         """Clone every agent of the demonstrations, anew."""
         demos = doors.demonstrations(demos, Demonstrations)
-        world = world_of(_nowhere(demos.spec))
+        world = never_entered(demos.spec)
         updates = configs.fit(Count, updates, "updates")
         changes: dict[str, Any] = {} if self.config is None else {"agent": self.config}
         run = training.default_run(
@@ -248,15 +247,6 @@ class BC(PolicyOf):
         directory = None if out is None else doors.path(out)
         self._keep(training.train(run, out=directory, demos=demos, world=world, progress=progress), directory)
         return self
-
-
-def _nowhere(spec: EnvSpec) -> Env:
-    """A world that is never entered, for those who learn from logs alone: it only says what observations and actions are."""
-
-    def unreachable(*_: Any) -> Any:
-        raise AssertionError("no agent acts here")
-
-    return Env(spec, unreachable, unreachable)
 
 
 CLASSES: dict[str, type[PolicyOf]] = {kind.algorithm: kind for kind in (BC, DQN, SQIL, GAIL, PPO)}

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import configs, cumulants, doors
+from psiphi import configs, cumulants, doors, training
 from psiphi import model as models
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
@@ -27,11 +27,12 @@ from psiphi.demos.demonstrations import unnamed_actions
 from psiphi.demos.record import record
 from psiphi.errors import UserError
 from psiphi.lens import Lens, lens_for
-from psiphi.loops import scan
 from psiphi.loops.few_shot import FewShotConfig
 from psiphi.model import Model
 from psiphi.nets import Committee, Net, PsiPhiNet
+from psiphi.training import Run
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Pace
+from psiphi.worlds.gym import never_entered
 
 OFFLINE = ITDConfig(
     cumulants="changes", num_cumulants=0, gamma=0.0, lapse=0.1, cross_policy_on="pooled", cross_batch=128, batch=48, cross_policy=1.0,
@@ -283,14 +284,27 @@ class ITD(Shown):
         self.features, self.refits = features, None if refits is None else configs.fit(Few, refits, "refits")
         self.updates = None if updates is None else configs.fit(Count, updates, "updates")
         self._used: ITDConfig = config or OFFLINE
+        self.run_dir: Path | None = None
+        """Where the last fit left its rows and checkpoints."""
 
-    def fit(self, demos: Demonstrations, *, background: Background | None = None, held_out: float = 0.1, progress: bool = True) -> "ITD":
+    def fit(
+        self,
+        demos: Demonstrations,
+        *,
+        background: Background | None = None,
+        held_out: float = 0.1,
+        out: str | Path | None = None,
+        progress: bool = True,
+        checkpoint_every_s: float = 30.0,
+    ) -> "ITD":
         """Learn from demonstrations, anew; shows a progress bar.
 
         `held_out` of each agent's episodes is kept for the verdict, and to stop when enough is learned. `background` are steps of no agent
         in particular, of other logs or of a random walk in an environment: they tell how the world answers, and are never imitated.
+        With `out`, rows and checkpoints go to that directory, an interrupted call continues there, and the model goes to its `model`.
         """
         demos = doors.demonstrations(demos, Demonstrations)
+        directory = None if out is None else doors.path(out)
         config = offline(self.config, demos, self.features)
         given = cumulants_for(config, demos, self.features)
         shown, held = shown_and_held(demos, held_out, self.seed)
@@ -298,7 +312,8 @@ class ITD(Shown):
         aside = Aside(_some(held), given, jnp.asarray(lens.mean), jnp.asarray(lens.scale))
         steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed), aside=aside)
         refits = self.refits or (LEARNED_REFITS if given is None else REFITS)
-        nets, rows = self._fitted(config, refits, lens, demos.spec, steps, progress)
+        how: dict[str, Any] = {"out": directory, "progress": progress, "checkpoint_every_s": checkpoint_every_s}
+        nets, rows = self._fitted(config, refits, lens, demos.spec, steps, **how)
         members = [trained_model(config, jax.tree.map(lambda x, r=r: x[r], nets), steps, len(demos.agents)) for r in range(refits)]
         model = trained_model(config, Committee(nets), steps, len(demos.agents)) if given is not None and refits > 1 else members[0]
         lapse = () if model.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(model.net.lapse)).tolist())
@@ -312,24 +327,31 @@ class ITD(Shown):
         self._used, self._task = config, None
         kinds = "changes, end, constant" if "end" in known.names else config.cumulants
         self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed, background=steps.background)
+        self.run_dir = directory
+        if directory is not None:
+            self.save(directory / files.DIRECTORY)
         return self
 
     def _fitted(
-        self, config: ITDConfig, refits: int, lens: Lens, spec: EnvSpec, steps: Demos, progress: bool
+        self, config: ITDConfig, refits: int, lens: Lens, spec: EnvSpec, steps: Demos, **how: Any
     ) -> tuple[PsiPhiNet, list[dict[str, Any]]]:
         """The networks of all refits, stacked, and what was written down meanwhile."""
-        agents, updates = steps.count.shape[0], updates_for(config, self.updates)
+        updates = updates_for(config, self.updates)
 
-        def made(aside: Aside) -> Agent:
-            seen = dataclasses.replace(lens, mean=aside.mean, scale=aside.scale)
-            return itd.make(config, spec, agents, Pace(updates=updates), initial(config, seen, spec.num_actions, aside.given))
+        def make(spec: EnvSpec, agents: int, pace: Pace) -> Agent:
+            def made(aside: Aside) -> Agent:
+                seen = dataclasses.replace(lens, mean=aside.mean, scale=aside.scale)
+                return itd.make(config, spec, agents, pace, initial(config, seen, spec.num_actions, aside.given))
 
-        agent = made(steps.aside)._replace(init=lambda key, demos: made(demos.aside).init(key, demos))
-        loop = scan.LoopConfig(iterations=updates, chunk=min(CHUNK, updates), seed=refits * self.seed, num_seeds=refits)
+            return made(steps.aside)._replace(init=lambda key, demos: made(demos.aside).init(key, demos))
+
+        world = dataclasses.replace(never_entered(spec), lensed=False)  # the network looks through the lens by itself
+        run = Run("itd", world.name, config, offline=True, updates=updates, evaluate_every=CHUNK, seed=refits * self.seed)
         look = None if steps.aside.held is None else held_out_nll(config)
         until = None if steps.aside.held is None else partial(enough, config, updates)
-        result = scan.run(None, agent, steps, loop, evaluate=look, until=until, progress=progress)
-        return itd.deployed(config, result.carry.agent), result.rows
+        result = training.train(run, demos=steps, world=world, make=make, seeds=refits, evaluate=look, until=until, **how)
+        state = result.state if refits > 1 else jax.tree.map(lambda x: x[None], result.state)
+        return itd.deployed(config, state), result.rows
 
     def fit_new_demonstrator(self, demos: Demonstrations, *, progress: bool = True) -> "ITD":
         """Get to know further agents: phi stays as it is, and so does all that is known of the others, to the last bit.

@@ -1,7 +1,9 @@
 """`psiphi infer`: from a file of demonstrations to what each agent wants, in tables and a picture, offline and with one command."""
 
 import csv
+import hashlib
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +46,8 @@ class Infer:
     file: tyro.conf.Positional[Path]
     """A .parquet, .csv or .npz file, or the directory of a Minari dataset."""
     out: Path = Path("runs/inferred")
-    """Where the model, the tables, the picture and the report go; what an earlier call left there is replaced."""
+    """Where the model, the tables, the picture and the report go; what an earlier call left there is replaced. If it was interrupted, the
+    same command continues."""
     columns: Mapped = field(default_factory=Columns)
     background: Path | None = None
     """Another such file, with the same columns: steps of no agent in particular, a random walk say. They tell how the world answers and are
@@ -97,14 +100,31 @@ def infer(config: Infer) -> Path:
     train, held = shown_and_held(demos, config.held_out, config.seed)  # as `fit` does
     test = demos.filter(where=lambda _: False) if held is None else held
     learner = psiphi.ITD(None if config.itd == OFFLINE else config.itd, seed=config.seed, updates=config.updates)
-    itd = learner.fit(demos, background=background, held_out=config.held_out, progress=True)
+    unfinished = config.out / unfinished_name(config, demos, background)
+    itd = learner.fit(demos, background=background, held_out=config.held_out, out=unfinished, progress=True)
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
     itd.save(config.out / "model")
     itd.explore(demos, config.out / "explore.html", title=f"What the agents of {config.file.name} want")
     write(config, found)
+    for path in config.out.iterdir():
+        if re.fullmatch(UNFINISHED, path.name):
+            disk.remove(path)
     return config.out
+
+
+UNFINISHED = r"unfinished-[0-9a-f]{16}"
+"""What a fit that is under way leaves in the directory, until the report is written."""
+
+
+def unfinished_name(config: Infer, *logs: Demonstrations | None) -> str:
+    """One name for each file with each settings: what was interrupted continues, and anything else begins anew."""
+    seen = hashlib.sha256(repr((config.held_out, config.seed, config.updates, config.itd)).encode())
+    for demos in logs:
+        for column in () if demos is None else (demos.obs, demos.action, demos.agent_index, demos.episodes.start):
+            seen.update(np.ascontiguousarray(column).tobytes())
+    return f"unfinished-{seen.hexdigest()[:16]}"
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -9,12 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from psiphi import configs, tasks
 from psiphi import model as models
 from psiphi.configs import Weight
+from psiphi.loops.gym import Worlds
 from psiphi.model import Model
 from psiphi.types import Env
 
@@ -105,3 +107,56 @@ def few_shot(env: Env, model: Model, config: FewShotConfig, key: Array, *, shots
     stats, _ = jax.lax.scan(another, stats, jax.random.split(more_key, shots - 1))
     after, _ = episode(env, model, config, stats, last_key, max_steps=max_steps, learn_inside=False, kappa=0.0)
     return Shots(first, after, infer(config, model, stats).mean)
+
+
+# --- The same in Gymnasium environments ----------------------------------------------------------------------------------
+
+
+def few_shot_in(worlds: Worlds, model: Model, config: FewShotConfig, key: Array, *, shots: int, max_steps: int, seed: int) -> Shots:
+    """`few_shot` with a repetition in each of some Gymnasium environments."""
+    stats = jax.vmap(lambda _: tasks.no_experience(model.w.shape[1]))(jnp.arange(worlds.num_envs))
+    keys = jax.random.split(key, shots + 1)
+    returns = []
+    for i in range(shots + 1):
+        inside = i == 0
+        kappa = config.kappa if inside and config.inference == "bayes" else 0.0
+        worlds.reset(seed + i)
+        total, after = _episode_in(worlds, model, config, stats, keys[i], max_steps=max_steps, learn_inside=inside, kappa=kappa)
+        stats = after if i < shots else stats  # in the last one it is judged, not taught
+        returns.append(total)
+    return Shots(returns[0], returns[-1], infer(config, model, stats).mean)
+
+
+def _episode_in(
+    worlds: Worlds,
+    model: Model,
+    config: FewShotConfig,
+    stats: tasks.Statistics,
+    key: Array,
+    *,
+    max_steps: int,
+    learn_inside: bool,
+    kappa: float,
+) -> tuple[Array, tasks.Statistics]:
+    """One episode in each environment, which are at the beginning of one; what comes after its end does not count."""
+    believe = jax.jit(lambda stats: infer(config, model, stats))
+    act = jax.jit(lambda obs, belief, k: models.act_on_belief(model, obs, belief, k, kappa=kappa, temperature=config.temperature))
+
+    @jax.jit
+    def learn(stats: tasks.Statistics, obs: Array, action: Array, now: Any, counts: Array) -> tasks.Statistics:
+        features = models.phi(model, obs, action, now.next_obs, now.discount)
+        return jax.vmap(tasks.observe)(stats, features, now.reward, counts)
+
+    going, total, belief = np.ones(worlds.num_envs, np.float32), np.zeros(worlds.num_envs), believe(stats)
+    for t in range(max_steps):
+        obs = jnp.asarray(worlds.obs)
+        action = act(obs, belief, jax.random.fold_in(key, t))
+        step = worlds.step(np.asarray(action, np.int32))
+        counts = going * step.real
+        stats = learn(stats, obs, action, jax.tree.map(jnp.asarray, step.transition), jnp.asarray(counts))
+        belief = believe(stats) if learn_inside else belief
+        total += counts * np.asarray(step.transition.reward)
+        going = going * (1.0 - counts * np.asarray(step.transition.last, np.float32))
+        if not going.any():
+            break
+    return jnp.asarray(total), stats

@@ -32,6 +32,9 @@ from psiphi.types import Agent, Demonstration, Demos, Env, Metrics, TimeStep, Tr
 Evaluate = Callable[[Any, Array], Metrics]
 """``evaluate(agent_state, key) -> metrics`` for one seed; pure, since the loop compiles it and vmaps it over seeds."""
 
+Until = Callable[[list[runs.Row]], bool]
+"""``until(rows) -> bool``: whether a run is over before its time. It depends on the rows alone, as what is continued asks it again."""
+
 Watch = Callable[[Any, Array, Demonstration], Any]
 """``watch(agent_state, who[M], steps[M]) -> agent_state``: remember what others were seen to do; `who` -1 is an empty slot."""
 
@@ -266,7 +269,10 @@ class _Run(NamedTuple):
     display: Silent
     started: float
     """The moment on the monotonic clock at which an unbroken run would have begun."""
-    until: Callable[[list[runs.Row]], bool] | None = None
+    until: Until | None = None
+
+    def over(self, done: int, rows: list[runs.Row]) -> bool:
+        return done >= self.config.iterations or (self.until is not None and self.until(rows))
 
 
 def run(
@@ -280,7 +286,7 @@ def run(
     watch: Watch | None = None,
     state: Any = None,
     settings: dict[str, Any] | None = None,
-    until: Callable[[list[runs.Row]], bool] | None = None,
+    until: Until | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
 ) -> Result:
@@ -290,7 +296,7 @@ def run(
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
     for. `state` is an agent's state to go on from in place of a new one. With `watch`, the agent is shown what the environment's `extras`
     have of others, `demonstrator` and `demonstration`, at every step.
-    `until(rows)` may end a run without `out` before its time, after any chunk.
+    `until(rows)` may end a run before its time, after any chunk.
     Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.
     """
@@ -329,7 +335,7 @@ def check_memory(begin: Callable[..., Carry], keys: Array, demos: Demos | None) 
 
 def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demos: Demos | None) -> Carry:
     """The checkpoint's carry; shapes come from tracing `begin`, not from running it."""
-    if position.step >= stage.config.iterations:
+    if stage.over(position.step, position.rows):
         stage.display.say(f"{out} holds this run, complete; nothing to do.")
     else:
         stage.display.say(f"Continuing {out} at iteration {position.step} of {stage.config.iterations}.")
@@ -342,27 +348,25 @@ def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demo
 
 def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     """Chunk after chunk from wherever the carry is; each leaves its rows and, when it is time, a checkpoint."""
-    total = stage.config.iterations
+    total, study = stage.config.iterations, stage.config.study
     done = int(carry.iteration[0])
     saved = time.monotonic()
     divergence.check(done, {}, carry.agent, stage.config.seeds)
     if done == 0:
         _record(stage, rows, 0, {}, stage.program.evaluate(carry))
-    while done < total:
-        studies = done < stage.config.study
-        length = min(stage.config.chunk, (stage.config.study if studies else total) - done)
-        carry, metrics = (stage.program.study if studies else stage.program.chunk)(carry, length)
+    over = stage.over(done, rows)
+    while not over:
+        length = min(stage.config.chunk, (study if done < study else total) - done)
+        carry, metrics = (stage.program.study if done < study else stage.program.chunk)(carry, length)
         done += length
         _wait(stage, carry)
         divergence.check(done, metrics, carry.agent, stage.config.seeds)
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
-        stopped = stage.stop() is not None
-        if stage.out and (stopped or done == total or time.monotonic() - saved >= stage.checkpoint_every_s):
+        over, stopped = stage.over(done, rows), stage.stop() is not None
+        if stage.out and (stopped or over or time.monotonic() - saved >= stage.checkpoint_every_s):
             runs.save(stage.out, carry, step=done, wall_s=time.monotonic() - stage.started)
             saved = time.monotonic()
         _raise_if(stage)
-        if stage.until is not None and stage.until(rows):
-            break
     return Result(carry, rows)
 
 

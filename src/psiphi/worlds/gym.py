@@ -24,6 +24,7 @@ from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.agents.sqil import SQILConfig
 from psiphi.agents.together import TogetherConfig
 from psiphi.errors import UserError
+from psiphi.types import Env, EnvSpec
 from psiphi.worlds.world import Makes, World
 
 # --- Making one ----------------------------------------------------------------------------------------------------------
@@ -41,6 +42,15 @@ def world_of(env: Any) -> World:
     """The world of an environment that is there already: JAX's, Gymnasium's, a vector of them, or a function that makes one."""
     name = getattr(getattr(env, "spec", None), "id", None) or type(env).__name__
     return World(str(name), "an environment of the user's", lambda config, task: env, presets=PRESETS, lensed=True)
+
+
+def never_entered(spec: EnvSpec) -> World:
+    """A world for those who learn from logs alone: it only says what observations and actions are."""
+
+    def unreachable(*_: Any) -> Any:
+        raise AssertionError("no agent acts here")
+
+    return world_of(Env(spec, unreachable, unreachable))
 
 
 def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:

@@ -52,7 +52,7 @@ class Boards(NamedTuple):
     """How the page draws it, as plain values."""
 
 
-def _nobody(config: Any) -> tuple[str, ...]:
+def _none(config: Any) -> tuple[str, ...]:
     del config
     return ()
 
@@ -85,17 +85,17 @@ class World:
     """``env(config, task)``: a JAX environment for the compiled loop, or a function that makes a Gymnasium environment for the other."""
     config: Any = None
     """The world's default config; None: it has none."""
-    tasks: Callable[[Any], tuple[str, ...]] = _nobody
+    tasks: Callable[[Any], tuple[str, ...]] = _none
     """Tasks by name, the default first; other names may be allowed, too. Empty: there is only one."""
     task: Callable[[Any, str], str] = _only_own
     """``task(config, name)``: the name in its standard form; refuses what is no task."""
-    demonstrators: Callable[[Any], tuple[str, ...]] = _nobody
+    demonstrators: Callable[[Any], tuple[str, ...]] = _none
     """The names of those who demonstrate in this world by default."""
     wants: Callable[[Any, str], str] | None = None
     """``wants(config, demonstrator)``: the task of a demonstrator; None: no task says what they want."""
     record: Callable[[Any, tuple[str, ...], int, int, str], Recorded] | None = None
     """``record(config, demonstrators, episodes, seed, split)``: so many episodes of each; split "test" are others than "train"."""
-    watched: Callable[[Any], tuple[str, ...]] = _nobody
+    watched: Callable[[Any], tuple[str, ...]] = _none
     """The names of those who are seen while one acts, in the order of the numbers that the environment gives them; empty: none are."""
     figures: Callable[[Any, str, Mapping[str, Array]], Metrics] = _plain
     """``figures(config, task, got)``: what episodes (`returns`, `lengths`) come to; "normalised_return" where 1 has a meaning."""
