@@ -1,7 +1,6 @@
 """The experiments behind the pages of claims: what they run, and where they judge."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,10 @@ from psiphi.experiments import measures, paper, reproduce
 from psiphi.experiments.measures import Unit
 from psiphi.experiments.paper import figure_few, figure_sizes, table_1_curve
 from psiphi.experiments.runs import Effort
+from psiphi.model import Model
+from psiphi.types import EnvSpec
 from psiphi.worlds import coingrid
+from tables import tabular_net
 
 NAMES = ("figure-few", "table-1-curve", "figure-sizes", "figure-roundabout", "figure-3-again", "figure-pays")
 CURVE = paper.EXPERIMENTS["table-1-curve"]
@@ -114,7 +116,7 @@ def shaping(cells):
 )
 def test_starc_sees_what_is_wanted_and_neither_scale_nor_shaping(infer, least, most, monkeypatch):
     monkeypatch.setattr(coingrid, "_inferred_table", lambda config, model, cells: infer(cells)[..., None])
-    model: Any = None
-    measured = coingrid.starc.__wrapped__ if hasattr(coingrid.starc, "__wrapped__") else coingrid.starc
-    (distance,) = measured(BOARD, ("R",), model, jax.random.key(0), gamma=GAMMA, boards=2)
+    net = tabular_net(EnvSpec((2,), jnp.float32, 3), heads=1, ensemble=1, num_cumulants=1)
+    model = Model(net, jnp.ones((1, 1)), jnp.ones(1))
+    (distance,) = coingrid.starc(BOARD, ("R",), model, jax.random.key(0), gamma=GAMMA, boards=2)
     assert least <= distance <= most

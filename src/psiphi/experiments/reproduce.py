@@ -73,7 +73,9 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     if method.how == "rule":
         return {"algorithm": method.algorithm, "saw": ["none: it is who demonstrates", "none", "none"]}
     run = training.completed(runs.run_of(what, unit.variant, method, effort))
-    config = runs.described(run) | ({"moved": dict(unit.variant.moved)} if unit.variant.moved else {})
+    config = runs.described(run)
+    if unit.variant.moved:
+        config["moved"] = dict(unit.variant.moved)
     if method.how == "model":
         return {**config, "few_shot": asdict(runs.few_shot_of(method)), "repetitions": effort.repetitions}
     if method.how == "adapt":
