@@ -169,36 +169,21 @@ def demonstrators(net: PsiPhiNet, agents: int) -> PsiPhiNet:
     return of_heads(net, lambda x: x[:agents])  # pyright: ignore[reportReturnType]
 
 
-class Here(NamedTuple):
-    """Steps of anybody through a network and its target."""
-
-    features: Float[Array, "X f"]
-    phi: Float[Array, "X A_or_1 d"]
-    next_psi: Float[Array, "X heads E A d"]
-
-
-def look(net: PsiPhiNet, target: PsiPhiNet, steps: Transition) -> Here:
-    features = net.features(steps.obs)
-    phi = net.phi_table(steps.obs, steps.action, steps.next_obs, steps.discount, features)
-    return Here(features, phi, target.psi(target.features(steps.next_obs)))
-
-
-def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, here: Here | None = None) -> Predictions:
-    """Everything the losses compare; what a set of losses does not use, the compiler leaves out. `here` is the look at `cross`, where that
-    has been had already: the compiler does not find out by itself."""
+def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition) -> Predictions:
+    """Everything the losses compare; what a set of losses does not use, the compiler leaves out."""
     agents, batch = demo.action.shape
     flat = lambda x: x.reshape(agents * batch, *x.shape[2:])  # noqa: E731
     fold = lambda x: x.reshape(agents, batch, *x.shape[1:])  # noqa: E731
-    now, here = net.features(flat(demo.obs)), here or look(net, target, cross)
+    now, here = net.features(flat(demo.obs)), net.features(cross.obs)
     step = Demonstration(*map(flat, demo))
     return Predictions(
         psi=net.own_psi(fold(now)),
         phi=fold(net.phi_table(step.obs, step.action, step.next_obs, step.discount, now)),
         end_psi=net.own_psi(fold(net.features(flat(demo.next_obs)))),
         next_psi=target.own_psi(fold(target.features(flat(demo.next_obs)))),
-        cross_psi=net.psi(here.features),
-        cross_phi=here.phi,
-        cross_next_psi=here.next_psi,
+        cross_psi=net.psi(here),
+        cross_phi=net.phi_table(cross.obs, cross.action, cross.next_obs, cross.discount, here),
+        cross_next_psi=target.psi(target.features(cross.next_obs)),
     )
 
 
@@ -262,19 +247,12 @@ def costs(p: Predictions, w: Array, cross: Transition) -> Array:
 
 
 def joint_loss(
-    net: PsiPhiNet,
-    target: PsiPhiNet,
-    demo: Demonstration,
-    cross: Transition,
-    weight: Array,
-    ramp: Array,
-    config: ITDConfig,
-    here: Here | None = None,
+    net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, ramp: Array, config: ITDConfig
 ) -> tuple[Array, Metrics]:
-    """The weighted sum of all terms, and each of them; `ramp` is the share in which the priors count by now. See `predict` for `here`."""
+    """The weighted sum of all terms, and each of them; `ramp` is the share in which the priors count by now."""
     if net.given is not None:
         return wants.joint_loss(net, target, demo, cross, ramp, config)
-    p, w = predict(net, target, demo, cross, here), preferences(config, net.w)
+    p, w = predict(net, target, demo, cross), preferences(config, net.w)
     terms = {
         "bc_q": (config.bc_weight, lambda: imitation(config, p, w, demo, net.lapse)),
         "l1": (config.l1_weight, lambda: jnp.mean(jax.vmap(losses.l1)(w))),

@@ -18,7 +18,7 @@ from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.configs import BatchSize, Few, Share, Weight
 from psiphi.errors import UserError
-from psiphi.nets import PsiPhiNet, of_heads, taken
+from psiphi.nets import PsiPhiNet
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -136,14 +136,14 @@ def infer_task(config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, ste
     return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(tasks.solve(task, config.task_ridge * task.count))), task
 
 
-def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, here: itd.Here | None = None) -> tuple[Array, Metrics]:
-    """L_R + L_Q + L_TD-psi / d. w_ego gets no gradient: it is inferred. `here` is the look at the ego's steps, if it has been had."""
-    here = here or itd.look(net, target, ego.step)
+def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig) -> tuple[Array, Metrics]:
+    """L_R + L_Q + L_TD-psi / d. w_ego gets no gradient: it is inferred."""
     w = jax.lax.stop_gradient(w_ego(net))
-    phi = taken(here.phi, ego.step.action)
-    psi = of_heads(net, lambda x: x[-1:]).psi(here.features)[:, 0]  # [B, E, A, d]
+    features = net.features(ego.step.obs)
+    phi = net.cumulants(ego.step.obs, ego.step.action, ego.step.next_obs, ego.step.discount, features)
+    psi = net.psi(features)[:, -1]  # [B, E, A, d]
     mine = jnp.take_along_axis(psi, ego.step.action[:, None, None, None], axis=2)[:, :, 0]
-    one_next = here.next_psi
+    one_next = target.psi(target.features(ego.step.next_obs))
     n_next = one_next if config.n_step == 1 else target.psi(target.features(ego.fold.next_obs))
     value_next = bootstrap_value(config, n_next, w)
     psi_next = bootstrap_psi(config, one_next, w, ego.next_action)
@@ -184,13 +184,10 @@ def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: 
 
 def shielded(net: PsiPhiNet, share: float) -> PsiPhiNet:
     """The same network, but its torso lets only the rest of a gradient through."""
-    return eqx.tree_at(lambda n: n.torso, net, _lessened(net.torso, share)) if share else net
-
-
-def _lessened(tree: Any, share: float) -> Any:
-    """The same arrays, through which only the rest of a gradient comes."""
+    if not share:
+        return net
     less = lambda x: (1 - share) * x + share * jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x  # noqa: E731
-    return jax.tree.map(less, tree) if share else tree
+    return eqx.tree_at(lambda n: n.torso, net, jax.tree.map(less, net.torso))
 
 
 def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, initial: itd.Initial | None = None) -> Agent:
@@ -274,17 +271,12 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
 
     def joint_step(state: State, others: Others | None, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
         def total(net: PsiPhiNet) -> tuple[Array, Metrics]:
-            here = itd.look(net, state.target, ego.step)
-            mine, my_terms = ego_loss(net, state.target, ego, config, here)
+            mine, my_terms = ego_loss(net, state.target, ego, config)
             if others is None:
                 return mine, my_terms
             mild = shielded(net, config.shield)
             heads = itd.demonstrators(mild, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
-            seen = itd.Here(_lessened(here.features, config.shield), here.phi, here.next_psi[:, :num_demonstrators])
-            same = (
-                seen if others.cross is ego.step else None
-            )  # what others are evaluated on are often the very steps that the ego learns from
-            theirs, their_terms = itd.joint_loss(*heads, *others, optim.progress(state.count, state.ramp), inner, same)
+            theirs, their_terms = itd.joint_loss(*heads, *others, optim.progress(state.count, state.ramp), inner)
             return theirs + mine, their_terms | my_terms
 
         gradients, metrics = jax.grad(total, has_aux=True)(state.net)
