@@ -178,18 +178,17 @@ def instant(monkeypatch):
     monkeypatch.setattr(world, "ceiling", lambda *_, **__: tasks)
     monkeypatch.setattr(world, "held_out_accuracy", lambda *_: {"accuracy": 0.9, "ceiling": 0.95})
     monkeypatch.setattr(world, "planned_on_inferred", lambda config, who, *_, **__: [1.0] * len(who))
+    monkeypatch.setattr(world, "starc", lambda config, who, *_, **__: [0.5] * len(who))
     monkeypatch.setattr(world, "explained", explained)
     monkeypatch.setattr(pictures, "described", lambda *_: board)
     adapted = [(paper.Figure("normalised_return", task, shots), 0.5, None) for task in paper.TASKS for shots in (0, 1, 100)]
     monkeypatch.setitem(measures.HOW, "adapt", lambda what, unit, *_: measures.Done({unit.method.name: adapted}, 7, 1.0))
 
     def imitated(what, unit, *_):
-        names = ("itd", "itd-policy") if unit.method.name == "itd" else (unit.method.name,)
-        return dict.fromkeys(names, dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)), 7, 1.0
+        return [dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)] * 2, 7, 1.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    both = dict.fromkeys(("itd", "itd-policy"), dict.fromkeys(("exr", "nxr"), 1.0))
-    monkeypatch.setattr(roundabout, "together", lambda *_: (both, 7, 1.0))
+    monkeypatch.setattr(roundabout, "together", lambda *_: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0))
     monkeypatch.setattr(imitation, "run", lambda *_: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
     return trained
 
