@@ -346,11 +346,15 @@ def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demo
     return runs.restore(out, jax.eval_shape(stage.program.begin, keys, demos))
 
 
+SPARING = 20
+"""After a checkpoint that took more than a second, so many times as long passes before the next: a replay of pictures is large."""
+
+
 def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     """Chunk after chunk from wherever the carry is; each leaves its rows and, when it is time, a checkpoint."""
     total, study = stage.config.iterations, stage.config.study
     done = int(carry.iteration[0])
-    saved = time.monotonic()
+    saved, pause = time.monotonic(), 0.0
     divergence.check(done, {}, carry.agent, stage.config.seeds)
     if done == 0:
         _record(stage, rows, 0, {}, stage.program.evaluate(carry))
@@ -362,10 +366,11 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
         _wait(stage, carry)
         divergence.check(done, metrics, carry.agent, stage.config.seeds)
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
-        over, stopped = stage.over(done, rows), stage.stop() is not None
-        if stage.out and (stopped or over or time.monotonic() - saved >= stage.checkpoint_every_s):
-            runs.save(stage.out, carry, step=done, wall_s=time.monotonic() - stage.started)
-            saved = time.monotonic()
+        over, stopped, now = stage.over(done, rows), stage.stop() is not None, time.monotonic()
+        if stage.out and (stopped or over or now - saved >= max(stage.checkpoint_every_s, pause)):
+            runs.save(stage.out, carry, step=done, wall_s=now - stage.started)
+            saved, took = time.monotonic(), time.monotonic() - now
+            pause = SPARING * took if took > 1 else 0.0
         _raise_if(stage)
     return Result(carry, rows)
 
