@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from psiphi import training, worlds
+from psiphi import replay, training, worlds
 from psiphi.envs import fruitbot, fruitbot_gym, fruitbot_scripts
 from psiphi.envs.fruitbot import Counts, FruitBotConfig
 from psiphi.errors import UserError
@@ -141,16 +141,32 @@ def test_demonstrators_finish_and_have_their_tastes():
 
 def test_recorded_demonstrations_are_whole_episodes():
     got = worlds.WORLDS["fruitbot"].record(FruitBotConfig(), ("fruits-and-objects", "random"), 3, 0, "train")
-    count = np.asarray(got.demos.count)
-    assert got.demos.steps.obs.dtype == np.uint8
-    for k, steps in enumerate(count):
+    count, demos = np.asarray(got.demos.count), got.demos
+    assert demos.frames is not None and demos.frames.dtype == np.uint8
+    assert demos.frames.nbytes < 1.02 * count.max() * 2 * 64 * 96 * 3  # once
+    for k, number in enumerate(count):
         episode = np.asarray(got.episode[k])
-        assert (episode[:steps] >= 0).all() and (episode[steps:] == -1).all() and set(episode[:steps]) == {0, 1, 2}
-        ends = np.flatnonzero(np.diff(episode[:steps]))
-        assert (np.asarray(got.demos.steps.discount[k])[ends] == 0).all()
-        inside = np.setdiff1d(np.arange(steps - 1), ends)
-        assert (np.asarray(got.demos.steps.next_obs[k])[inside] == np.asarray(got.demos.steps.obs[k])[inside + 1]).all()
-        assert (np.asarray(got.demos.steps.next_action[k])[inside] == np.asarray(got.demos.steps.action[k])[inside + 1]).all()
+        assert (episode[:number] >= 0).all() and (episode[number:] == -1).all() and set(episode[:number]) == {0, 1, 2}
+        steps = jax.tree.map(np.asarray, replay.steps_at(demos, np.full(number, k), np.arange(number)))
+        ends = np.flatnonzero(np.diff(episode[:number]))
+        assert (steps.discount[ends] == 0).all()
+        inside = np.setdiff1d(np.arange(number - 1), ends)
+        assert (steps.next_obs[inside] == steps.obs[inside + 1]).all()
+        assert (steps.next_action[inside] == steps.action[inside + 1]).all()
+        assert not (steps.next_obs[ends] == steps.obs[ends + 1]).all()
+
+
+def test_demonstrations_stored_once_are_pooled_and_spread():
+    demos = worlds.WORLDS["fruitbot"].record(FruitBotConfig(), ("random", "random"), 2, 0, "train").demos
+    count = np.asarray(demos.count)
+    pooled = training.pool(demos)
+    assert pooled.count.tolist() == [count.sum()]
+    for k, start in ((0, 0), (1, count[0])):
+        mine = replay.steps_at(demos, np.full(5, k), np.arange(5))
+        same = replay.steps_at(pooled, np.zeros(5, int), start + np.arange(5))
+        assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(mine, same, strict=True))
+    some = replay.spread(demos, 7)
+    assert some.frames is None and some.steps.obs.shape == (2, 7, 64, 96, 3) and some.count.tolist() == [7, 7]
 
 
 def test_the_hard_levels_have_no_demonstrators():

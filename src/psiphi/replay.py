@@ -174,7 +174,27 @@ def sample_demonstrations(demos: Demos, key: Array, batch: int) -> Demonstration
     """
     agents = demos.count.shape[0]
     index = jax.random.randint(key, (agents, batch), 0, jnp.maximum(demos.count, 1)[:, None])
-    return jax.tree.map(lambda x: x[jnp.arange(agents)[:, None], index], demos.steps)
+    return steps_at(demos, jnp.arange(agents)[:, None], index)
+
+
+def steps_at(demos: Demos, agent: Array, index: Array) -> Demonstration:
+    """Some steps of some demonstrators, with what they saw."""
+    steps = jax.tree.map(lambda x: x[agent, index], demos.steps)
+    if demos.frames is None:
+        return steps
+    return steps._replace(obs=demos.frames[agent, steps.obs], next_obs=demos.frames[agent, steps.next_obs])
+
+
+def spread(demos: Demos, most: int = 4_096) -> Demos:
+    """Demonstrations with their observations in the steps; of those whose frames are stored once, at most so many steps of each, evenly."""
+    if demos.frames is None:
+        return demos
+    agents, room = demos.steps.action.shape
+    kept = min(most, room)
+    count = jnp.minimum(demos.count, kept)
+    index = (jnp.arange(kept) * jnp.maximum(demos.count, 1)[:, None]) // jnp.maximum(count, 1)[:, None]
+    index = jnp.minimum(index, jnp.maximum(demos.count - 1, 0)[:, None])
+    return Demos(steps_at(demos, jnp.arange(agents)[:, None], index), count)
 
 
 def has_shown(demos: Demos) -> Bool[Array, " K"]:
@@ -188,7 +208,7 @@ def sample_pool(demos: Demos, key: Array, batch: int) -> Demonstration:
     index = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))
     agent = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.shape[0] - 1)
     step = index - (ends - demos.count)[agent]
-    return jax.tree.map(lambda x: x[agent, step], demos.steps)
+    return steps_at(demos, agent, step)
 
 
 def only(demos: Demos, demonstrator: int | None) -> Demos:
@@ -205,7 +225,8 @@ def check_shapes(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = 
         raise UserError(f"Demonstrator {demonstrator} is unknown: there are {agents}, counted from 0.")
     if num_demonstrators is not None and num_demonstrators != agents:
         raise UserError(f"There are demonstrations of {agents} demonstrators, expected those of {num_demonstrators}.")
-    for name, shape in (("obs", demos.steps.obs.shape[2:]), ("next_obs", demos.steps.next_obs.shape[2:])):
+    stored = (demos.steps.obs, demos.steps.next_obs) if demos.frames is None else (demos.frames, demos.frames)
+    for name, shape in zip(("obs", "next_obs"), (x.shape[2:] for x in stored), strict=True):
         if shape != spec.obs_shape:
             raise UserError(
                 f"The demonstrations' {name} has shape {shape}, but the environment's observations have shape {spec.obs_shape}."

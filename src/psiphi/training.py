@@ -337,7 +337,12 @@ def pool(demos: Demos) -> Demos:
     def joined(x: Array) -> Array:
         return jnp.concatenate([x[k, :count] for k, count in enumerate(np.asarray(demos.count))])[None]
 
-    return Demos(Demonstration(*map(joined, demos.steps)), jnp.sum(demos.count, keepdims=True))
+    if demos.frames is not None:
+        room = demos.frames.shape[1]
+        places = [x + room * jnp.arange(x.shape[0], dtype=x.dtype)[:, None] for x in (demos.steps.obs, demos.steps.next_obs)]
+        demos = demos._replace(steps=demos.steps._replace(obs=places[0], next_obs=places[1]))
+    frames = None if demos.frames is None else demos.frames.reshape(1, -1, *demos.frames.shape[2:])
+    return Demos(Demonstration(*map(joined, demos.steps)), jnp.sum(demos.count, keepdims=True), frames=frames)
 
 
 def check_fits(demos: Demonstrations, spec: EnvSpec) -> None:

@@ -71,42 +71,48 @@ SPLITS = {"train": 11, "test": 12}
 
 
 def played(config: FruitBotConfig, demonstrator: str, episodes: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Whole episodes of a demonstrator, each as columns: what `Player.step` says of its steps."""
+    """Whole episodes of a demonstrator, each as columns: what `Player.step` says of its steps, and `frames`, one more than those."""
     num_envs = min(episodes, 64)
     player = Player(config, demonstrator, num_envs, seed)
     rows: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
     done: list[dict[str, np.ndarray]] = []
-    wanted = [
-        len(range(i, episodes, num_envs)) for i in range(num_envs)
-    ]  # equally many everywhere: short ones must not crowd out long ones
+    wanted = [len(range(i, episodes, num_envs)) for i in range(num_envs)]  # the short ones must not crowd out the long ones
     while any(wanted):
         step = player.step()
         for i in np.flatnonzero(step["real"] & (np.array(wanted) > 0)):
-            rows[i].append({name: x[i] for name, x in step.items()})
+            rows[i].append({name: x[i].copy() for name, x in step.items() if name != "next_obs"})
             if step["last"][i]:
-                done.append({name: np.stack([row[name] for row in rows[i]]) for name in step})
+                columns = {name: np.stack([row[name] for row in rows[i]]) for name in rows[i][0]}
+                columns["frames"] = np.concatenate([columns.pop("obs"), step["next_obs"][i : i + 1]])
+                done.append(columns)
                 rows[i], wanted[i] = [], wanted[i] - 1
     player.close()
     return done
 
 
 def record(config: FruitBotConfig, demonstrators: tuple[str, ...], episodes: int, seed: int, split: str = "train") -> Recorded:
-    """So many episodes of each demonstrator."""
+    """So many episodes of each demonstrator, each frame stored once."""
     shown = [played(config, name, episodes, _seed(seed, split, k)) for k, name in enumerate(demonstrators)]
-    counts = [sum(len(one["action"]) for one in some) for some in shown]
+    lengths = [np.array([len(one["action"]) for one in some]) for some in shown]
+    number = [np.repeat(np.arange(len(some)), length) for some, length in zip(shown, lengths, strict=True)]
+    place = [np.arange(len(mine), dtype=np.int32) + mine.astype(np.int32) for mine in number]  # every episode has a frame more than steps
+    counts = [len(mine) for mine in number]
     room = max(counts)
-    steps = Demonstration(*(np.stack([_side_by_side(some, name, room) for some in shown]) for name in Demonstration._fields))
-    number = [_padded(np.repeat(np.arange(len(some)), [len(one["action"]) for one in some]), room, -1) for some in shown]
-    demos = Demos(Demonstration(*map(jnp.asarray, steps)), jnp.array(counts, jnp.int32))
-    return Recorded(demos, jnp.asarray(np.stack(number)))
+    columns = {
+        name: np.stack([_padded(np.concatenate([one[name] for one in some]), room, 0) for some in shown])
+        for name in ("action", "discount", "next_action")
+    }
+    obs = np.stack([_padded(mine, room, 0) for mine in place])
+    frames = np.zeros((len(shown), max(n + len(some) for n, some in zip(counts, shown, strict=True)), *config.obs_shape), np.uint8)
+    for k, some in enumerate(shown):
+        np.concatenate([one.pop("frames") for one in some], out=frames[k, : counts[k] + len(some)])
+    steps = Demonstration(*map(jnp.asarray, (obs, columns["action"], columns["discount"], obs + 1, columns["next_action"])))
+    demos = Demos(steps, jnp.array(counts, jnp.int32), frames=jnp.asarray(frames))
+    return Recorded(demos, jnp.asarray(np.stack([_padded(mine, room, -1) for mine in number])))
 
 
 def _seed(seed: int, split: str, k: int) -> int:
     return int(np.random.SeedSequence([seed, SPLITS[split], k]).generate_state(1)[0]) % 2**31
-
-
-def _side_by_side(episodes: list[dict[str, np.ndarray]], name: str, room: int) -> np.ndarray:
-    return _padded(np.concatenate([one[name] for one in episodes]), room, 0)
 
 
 def _padded(x: np.ndarray, room: int, fill: int) -> np.ndarray:
@@ -150,7 +156,7 @@ def itd() -> ITDConfig:
     """Levels are long, and most steps bring nothing."""
     return ITDConfig(
         num_cumulants=8, gamma=0.97, torso="patches", torso_hidden=HIDDEN, phi_hidden=(128, 64), psi_hidden=(128,), learning_rate=1e-3,
-        batch=64, cross_batch=128, bc_weight=1.0, sparsity=0.1, replay_size=100_000,
+        batch=64, cross_batch=128, bc_weight=1.0, sparsity=0.1, replay_size=50_000,
     )  # fmt: skip
 
 
