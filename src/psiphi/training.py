@@ -421,8 +421,9 @@ def train(
     if place.env is not None or not acts(run):
         judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
         result = scan.run(
-            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state, **common
-        )
+            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state,
+            hosted=place.env is None and evaluate is None, **common,
+        )  # fmt: skip
     else:
         assert place.vector is not None
         hosts = gym.Worlds(place.vector, see=inside.see, first_action=place.first_action, watched=shown.watch is not None)
@@ -611,7 +612,7 @@ def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: A
     if place.env is not None:
         assert inside.env is not None
         return partial(_judged, run, world, inside.env, agent)
-    return _HostJudge(run, world, agent.policy, inside.see, place.first_action) if not algorithm.tells_apart else None
+    return _HostJudge(run, world, agent.policy, inside.see, place.first_action) if run.pooled or not algorithm.tells_apart else None
 
 
 def wanted_tasks(run: Run, world: World, agents: tuple[Any, ...]) -> dict[Any, str] | None:

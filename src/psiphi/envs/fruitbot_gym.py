@@ -104,7 +104,7 @@ class Companions:
         ]
 
     def step(self) -> dict[str, Any]:
-        """Who did what, ``[N, those beside each]``; -1 is nobody, where a game has just begun anew."""
+        """Who did what, ``[N, those beside each]``; -1 where a game has just begun anew and no step happened."""
         shown = [player.step() for player in self._players]
         who = np.concatenate([np.where(step["real"], k, -1).reshape(self.num_envs, -1) for k, step in enumerate(shown)], axis=1)
         columns = {

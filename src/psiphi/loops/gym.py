@@ -253,7 +253,6 @@ class _Host:
         self._act = jax.jit(lambda carry, obs, key: agent.act(_first(carry.agent), obs, key))
         self._observe = jax.jit(partial(_observed, agent), donate_argnums=0)
         self._collect_key = jax.jit(lambda carry: scan._keys(_first(carry), config).collect)
-        self._judge_key = jax.jit(lambda carry: scan._keys(_first(carry), config).evaluate)
 
     def begin(self, state: Any, keys: Array, demos: Demos | None) -> Carry:
         """Agent made (or the state given), environments reset, replay filled."""
@@ -287,10 +286,7 @@ class _Host:
         return carry, jax.tree.map(lambda x: x / length, total)
 
     def judge(self, carry: Carry) -> Metrics:
-        if self.evaluate is None:
-            return {}
-        judged = self.evaluate(_first(carry.agent), self._judge_key(carry))
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], judged)
+        return {} if self.evaluate is None else scan.judged_by_host(self.evaluate, self.config, carry)
 
     def _gather(self, carry: Carry, key: Array) -> Carry:
         rollout = self.collector.collect(partial(self._act, carry), key, self.config.rollout_length)
