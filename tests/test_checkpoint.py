@@ -390,7 +390,7 @@ def test_damaged_and_missing_rows_are_named(tmp_path, small_rows):
     file.unlink()
     one_sentence(path, file.name, "lacks", like=pictures())
     checkpoint.save(path, pictures(), meta={})
-    one_sentence(path, "frames is uint8 of shape", like={**pictures(), "frames": jnp.zeros((2, 3))})
+    one_sentence(path, "frames has shape", "uint8", like={**pictures(), "frames": jnp.zeros((2, 3))})
 
 
 @pytest.mark.parametrize(
