@@ -137,7 +137,7 @@ def timed(algorithm: str, seconds: float) -> dict[str, float]:
     agent = ALGORITHMS[algorithm].make(run.agent, place.spec, len(SHOWN) if watches else 0, Pace(run.num_envs, 1_000))
     host = gym._Host(gym.Worlds(place.vector), agent, loop, None)
     keys = jax.random.key(run.seed)[None]
-    spent = dict.fromkeys(("environment", "acting", "learning", "remembering"), 0.0)
+    spent: dict[str, float] = dict.fromkeys(("environment", "acting", "learning", "remembering"), 0.0)
     step, act, observe, iterate = host.collector.worlds.step, host._act, host._observe, host._iterate
 
     def clocked(name: str, function: Any, *given: Any) -> Any:
@@ -147,9 +147,8 @@ def timed(algorithm: str, seconds: float) -> dict[str, float]:
         return got
 
     host.collector.worlds.step = partial(clocked, "environment", step)  # pyright: ignore[reportAttributeAccessIssue]
-    host._act, host._observe, host._iterate = (
-        partial(clocked, "acting", act), partial(clocked, "remembering", observe), partial(clocked, "learning", iterate)
-    )  # fmt: skip
+    for name, attribute, function in (("acting", "_act", act), ("remembering", "_observe", observe), ("learning", "_iterate", iterate)):
+        setattr(host, attribute, partial(clocked, name, function))
     carry = host.begin(None, keys, demos)
     carry, _ = host.chunk(carry, 2)  # compiles
     for name in spent:

@@ -155,7 +155,7 @@ def _write_rows(path: Path, array: np.ndarray) -> dict[str, Any]:
     shape, many = _by_rows(array.shape, array.itemsize)
     rows, hashes = array.reshape(shape), []
     for first in range(0, shape[0], many):
-        data = memoryview(np.ascontiguousarray(rows[first : first + many])).cast("B")
+        data = np.ascontiguousarray(rows[first : first + many]).data.cast("B")
         hashes.append(hashlib.sha256(data).hexdigest())
         if disk.length(file := _rows_file(path, hashes[-1])) != len(data):
             disk.write(file, data)

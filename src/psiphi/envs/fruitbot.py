@@ -80,7 +80,7 @@ NAMES = ("fruit", "object", "finish")
 
 def weights_of(task: str) -> Counts:
     """A task as the user gives it: what is paid for each thing, such as fruit=1,object=-4,finish=10; what is left out pays nothing."""
-    found = dict.fromkeys(NAMES, 0.0)
+    found: dict[str, float] = dict.fromkeys(NAMES, 0.0)
     for part in task.split(","):
         name, equals, number = part.partition("=")
         try:

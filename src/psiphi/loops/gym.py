@@ -178,8 +178,9 @@ def rollout_returns(
         if max_steps is not None and played >= wanted * (max_steps + 1):
             break
     episodes = [episode for mine in done for episode in mine[:wanted]]
-    found = dict(zip(("returns", "lengths", "finished", "features"), map(np.array, zip(*episodes, strict=True)), strict=True))
-    return found if found["features"].shape[1] else {name: x for name, x in found.items() if name != "features"}
+    returns, lengths, finished, sums = map(np.array, zip(*episodes, strict=True))
+    found = {"returns": returns, "lengths": lengths, "finished": finished}
+    return found | {"features": sums} if sums.shape[1] else found
 
 
 def features_of(step: Step) -> np.ndarray | None:
