@@ -62,7 +62,8 @@ def _figures(config: FruitBotConfig, task: str, got: Mapping[str, Array]) -> Met
     """The mean return, over the script's where that is known, and what was collected in an episode."""
     mean = jnp.mean(got["returns"])
     reference = REFERENCES.get(fruitbot.weights_of(_task(config, task))) if config.difficulty == "easy" else None
-    counts = dict(zip(("fruits", "objects", "presents", "completion"), jnp.mean(got["features"], axis=0), strict=True))
+    sums = jnp.mean(got["features"], axis=0) if "features" in got else ()  # who adapts is asked for returns only
+    counts = dict(zip(("fruits", "objects", "presents", "completion"), sums, strict="features" in got))
     return {"return": mean, **counts} if reference is None else {"normalised_return": mean / reference, "return": mean, **counts}
 
 
