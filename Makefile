@@ -2,6 +2,7 @@
 #   make demo         watch the method work          make test        the fast suite
 #   make check        ruff and pyright               make test-slow   the tests that take minutes
 #   make docs         the documentation, into docs/_build/html
+#   make fruitbot-demo  clone FruitBot's demonstrators from pixels     make test-fruitbot  the tests that need psiphi[fruitbot]
 # Another Python (3.11 or newer) can be named: make test PYTHON=/path/to/python3
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -13,7 +14,7 @@ BIN := .venv/bin
 # pygame-ce that highway-env and minigrid ask for; all else that it needs is there.
 MO_GYMNASIUM := mo-gymnasium==1.3.2
 
-.PHONY: demo test test-slow check docs format clean
+.PHONY: demo test test-slow check docs format clean fruitbot-demo test-fruitbot
 .DELETE_ON_ERROR:
 
 demo: .venv/run.stamp
@@ -24,6 +25,14 @@ test: .venv/test.stamp
 
 test-slow: .venv/test.stamp
 	$(BIN)/python -m pytest -m slow
+
+test-fruitbot: .venv/fruitbot.stamp
+	$(BIN)/python -m pytest tests/test_fruitbot.py
+
+fruitbot-demo: .venv/fruitbot.stamp
+	$(BIN)/psiphi train bc --env fruitbot --episodes 24 --updates 2000 --out runs/fruitbot-demo
+	$(BIN)/psiphi evaluate runs/fruitbot-demo --episodes 16
+	$(BIN)/psiphi watch runs/fruitbot-demo --agent fruits-and-objects
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .
@@ -47,7 +56,8 @@ clean:
 .venv/test.stamp: EXTRA := [test]
 .venv/dev.stamp: EXTRA := [dev]
 .venv/docs.stamp: EXTRA := [docs]
-.venv/run.stamp .venv/test.stamp .venv/dev.stamp .venv/docs.stamp: pyproject.toml constraints.txt $(BIN)/python
+.venv/fruitbot.stamp: EXTRA := [test,fruitbot]
+.venv/run.stamp .venv/test.stamp .venv/dev.stamp .venv/docs.stamp .venv/fruitbot.stamp: pyproject.toml constraints.txt $(BIN)/python
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade --default-pip
 	@echo "Installing psiphi$(EXTRA) into .venv (some minutes the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRA)'

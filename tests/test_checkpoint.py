@@ -340,3 +340,69 @@ def test_the_manifest_says_what_is_documented(tmp_path):
     assert set(manifest) == {"format", "psiphi", "meta", "sha256", "bytes", "arrays"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", manifest["psiphi"])
     assert manifest["sha256"] == hashlib.sha256(arrays_file(path).read_bytes()).hexdigest()
+
+
+# --- Large arrays, beside the others -------------------------------------------------------------------------------------
+
+
+def pictures(changed: int | None = None) -> dict[str, Any]:
+    """A ring of 40 small pictures for each of two environments, with one seed's axis; one of them may be another."""
+    frames = np.random.default_rng(0).integers(0, 256, (1, 2, 40, 8, 8, 3)).astype(np.uint8)
+    if changed is not None:
+        frames[0, 1, changed] += 1
+    return {"frames": jnp.asarray(frames), "net": jnp.arange(3.0)}
+
+
+@pytest.fixture
+def small_rows(monkeypatch):
+    monkeypatch.setattr(checkpoint, "LARGE", 1_000)
+
+
+def test_large_arrays_of_bytes_come_back_bit_for_bit_and_lie_beside_the_others(tmp_path, small_rows):
+    path = tmp_path / "c"
+    checkpoint.save(path, pictures(), meta={"step": 1})
+    assert arrays_file(path).stat().st_size < 1_000 < sum(file.stat().st_size for file in path.glob("rows-*"))
+    for like in (pictures(3), jax.eval_shape(pictures), jax.tree.map(np.asarray, pictures(3))):
+        assert leaves(checkpoint.load(path, like)) == leaves(pictures())
+    assert checkpoint.verified_meta(path) == {"step": 1}
+    np.testing.assert_array_equal(checkpoint.load_arrays(path)["frames"], pictures()["frames"])
+
+
+def test_only_rows_that_changed_are_written_again(tmp_path, small_rows):
+    path = tmp_path / "c"
+    checkpoint.save(path, pictures(), meta={})
+    before = {file.name: file.stat().st_mtime_ns for file in path.glob("rows-*")}
+    checkpoint.save(path, pictures(changed=7), meta={})
+    after = {file.name: file.stat().st_mtime_ns for file in path.glob("rows-*")}
+    assert len(before) == len(after) and len(before.items() & after.items()) == len(before) - 1
+    assert leaves(checkpoint.load(path, pictures())) == leaves(pictures(changed=7))
+
+
+def test_damaged_and_missing_rows_are_named(tmp_path, small_rows):
+    path = tmp_path / "c"
+    checkpoint.save(path, pictures(), meta={})
+    file = sorted(path.glob("rows-*"))[0]
+    data = file.read_bytes()
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    one_sentence(path, file.name, "damaged", like=pictures())
+    with pytest.raises(UserError, match="damaged"):
+        checkpoint.verified_meta(path)
+    file.unlink()
+    one_sentence(path, file.name, "lacks", like=pictures())
+    checkpoint.save(path, pictures(), meta={})
+    one_sentence(path, "frames has shape", "uint8", like={**pictures(), "frames": jnp.zeros((2, 3))})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"shape": [4], "dtype": "uint8", "rows": ["../x"]},
+        {"shape": [-4], "dtype": "uint8", "rows": []},
+        {"shape": [4], "rows": []},
+    ],
+)
+def test_a_manifest_with_a_broken_large_array(tmp_path, entry):
+    path = saved(tmp_path)
+    edit_manifest(path, large={"frames": entry})
+    one_sentence(path, "manifest.json")

@@ -116,6 +116,63 @@ def test_experience_gives_back_whole_stretches_of_the_newest_steps():
     np.testing.assert_array_equal(fold.next_obs[crossing], drawn.next_obs[crossing, 0])
 
 
+# --- Frames stored once --------------------------------------------------------------------------------------------------
+
+PICTURE = EnvSpec((64, 64, 1), jnp.uint8, 2)
+
+
+def walk(steps: int, ends: tuple[int, ...], limit: tuple[int, ...] = ()) -> Transition:
+    """Two environments ``[steps, 2]`` whose every frame is another; episodes end at `ends` in the first and at `limit` in the second."""
+    frame, env_frames = np.zeros((steps, 2), int), [iter(range(0, 250)), iter(range(5, 255))]
+    next_frame, last, discount = np.zeros_like(frame), np.zeros((steps, 2), bool), np.ones((steps, 2))
+    for env, over in enumerate((ends, limit)):
+        now = next(env_frames[env])
+        for t in range(steps):
+            frame[t, env], next_frame[t, env] = now, next(env_frames[env])
+            last[t, env], discount[t, env] = t in over, float(not (env == 0 and t in over))
+            now = next(env_frames[env]) if t in over else next_frame[t, env]
+    show = lambda x: jnp.asarray(np.broadcast_to(x[..., None, None, None], (*x.shape, *PICTURE.obs_shape)).astype(np.uint8))  # noqa: E731
+    time = np.arange(steps)[:, None].repeat(2, axis=1)
+    return Transition(
+        show(frame), jnp.asarray(time % 2, jnp.int32), jnp.asarray(time, jnp.float32), jnp.asarray(discount, jnp.float32),
+        show(next_frame), jnp.asarray(last),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_frames_stored_once_give_what_frames_stored_twice_give(n):
+    """Over more steps than there is room for, with ends and time limits: the same folds, each as often as any other."""
+    rollout = walk(40, ends=(3, 17, 30), limit=(9, 33))
+    length, batch = 12, 2_000
+
+    def drawn(spec: EnvSpec | None) -> tuple[set[tuple[float, ...]], np.ndarray]:
+        ring = replay.make_experience(num_envs=2, size=2 * length, batch=batch, n_step=n, spec=spec)
+        assert isinstance(ring, replay.Once) == (spec is not None)
+        state = ring.init(replay.blank_transition(PICTURE))
+        for first in range(0, 40, 5):
+            state = replay.remember(ring, state, jax.tree.map(lambda x, f=first: x[f : f + 5], rollout))
+        fold = replay.look_up(state, replay.n_step(ring.sample(state, KEY).experience, GAMMA))
+        assert fold.obs.shape == (batch, *PICTURE.obs_shape) and fold.obs.dtype == jnp.uint8
+        rows = np.stack([np.asarray(x, np.float64).reshape(batch, -1)[:, 0].round(4) for x in fold], axis=1)
+        return set(map(tuple, rows)), np.unique(rows, axis=0, return_counts=True)[1]
+
+    once, how_often = drawn(PICTURE)
+    twice, _ = drawn(None)
+    assert once == twice
+    assert how_often.min() > 0.4 * how_often.mean()
+
+
+def test_where_ends_are_frequent_fewer_steps_are_remembered_and_no_wrong_ones():
+    rollout = walk(40, ends=tuple(range(40)), limit=())
+    ring = replay.make_experience(num_envs=2, size=24, batch=500, n_step=1, spec=PICTURE)
+    state = replay.remember(ring, ring.init(replay.blank_transition(PICTURE)), rollout)
+    got = replay.look_up(state, ring.sample(state, KEY).experience)
+    frame, next_frame, time = (np.asarray(x).reshape(500, -1)[:, 0].astype(int) for x in (got.obs, got.next_obs, got.reward))
+    assert len(set(time)) >= 6
+    first = frame == 2 * time  # the environment whose every step is an episode
+    assert first.any() and (frame[~first] == time[~first] + 5).all() and (next_frame == frame + 1).all()
+
+
 def test_a_blank_transition_has_the_environments_shapes():
     blank = replay.blank_transition(EnvSpec((3, 2), jnp.uint8, 4))
     assert (blank.obs.shape, blank.obs.dtype, blank.next_obs.dtype) == ((3, 2), jnp.uint8, jnp.uint8)

@@ -238,7 +238,7 @@ def many(agents: int) -> psiphi.Demonstrations:
     return psiphi.Demonstrations.from_lists(obs, actions, [f"agent {k}" for k in range(agents)], num_actions=2)
 
 
-@pytest.mark.parametrize("asked", [4, 5])
+@pytest.mark.parametrize("asked", [4, pytest.param(5, marks=pytest.mark.slow)])
 def test_as_many_cumulants_as_are_asked_for_with_ten_agents(asked):
     """By the run, as the command line has it, and by the API: nothing is made ten because there are ten."""
     small = {**tiny.NETS["psiphi"], "itd.num_cumulants": asked}

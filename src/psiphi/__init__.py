@@ -69,6 +69,7 @@ register(id="psiphi/Highway-SingleTask-v0", entry_point="psiphi.envs.traffic_gym
 register(id="psiphi/Highway-Adversarial-v0", entry_point="psiphi.envs.traffic_gym:HighwayEnv", kwargs={"scenario": "adversarial"})
 register(id="psiphi/Highway-MultiTask-v0", entry_point="psiphi.envs.traffic_gym:HighwayEnv", kwargs={"scenario": "multi-task"})
 register(id="psiphi/Roundabout-v0", entry_point="psiphi.envs.traffic_gym:RoundaboutEnv")
+register(id="psiphi/FruitBot-v0", entry_point="psiphi.envs.fruitbot_gym:FruitBotEnv")
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@
     run/checkpoint/
         manifest.json                   format, psiphi version, meta, name/shape/dtype of each array, sha256 of the arrays file
         arrays-<sha256>.safetensors     the arrays; the file's name is the beginning of its hash
+        rows-<sha256>.bin               some rows of a large array, raw; what did not change since the last save is not written again
 
 A save is one step as seen from outside: the new arrays are written under their own name beside the old ones, and the checkpoint
 becomes the new one at the instant `manifest.json` is renamed over its predecessor. Interrupted before that instant the old
@@ -14,8 +15,11 @@ hash of what the manifest says. Checkpoints that were written before it did are 
 
 import hashlib
 import json
+import math
 import re
 import struct
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +41,11 @@ DTYPES = frozenset("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float
 
 
 MANIFEST = "manifest.json"
+LARGE = 32 * 2**20
+"""Bytes from which on an array is kept beside the others, in files of about so many bytes: a replay of pictures, or demonstrations."""
 _ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.safetensors")
-_LEFT_BEHIND = re.compile(rf"{_ARRAYS.pattern}(\.partial)?|manifest\.json\.partial")
+_ROWS = re.compile(r"rows-[0-9a-f]{64}\.bin")
+_LEFT_BEHIND = re.compile(rf"{_ARRAYS.pattern}(\.partial)?|{_ROWS.pattern}|manifest\.json\.partial")
 _BOUND = "psiphi_manifest_sha256"
 """Under this name the arrays file carries the hash of what the manifest says."""
 
@@ -51,23 +58,28 @@ def save(path: Path, tree: Any, *, meta: dict[str, Any]) -> None:
     path = Path(path)
     leaves = _named(tree)
     arrays = {name: _stored(name, leaf) for name, leaf in leaves.items()}
+    large = {name: array for name, array in arrays.items() if array.nbytes >= LARGE and not _is_key(leaves[name])}
+    small = {name: array for name, array in arrays.items() if name not in large}
     manifest = {
         "format": FORMAT,
         "psiphi": psiphi.__version__,
         "meta": meta,
-        "arrays": {name: _description(leaves[name], arrays[name]) for name in leaves},
+        "arrays": {name: _description(leaves[name], small[name]) for name in small},
     }
-    data = safetensors.numpy.save(arrays, {_BOUND: _hash_of(manifest)})
-    manifest |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     if path.exists() and not path.is_dir():
         raise UserError(f"Checkpoint {path} cannot be written: it is a file, expected a directory.")
     disk.make_directory(path, ours=True)
     check_ours(path)
-    disk.remove_drafts(path, re.compile(rf"manifest\.json|{_ARRAYS.pattern}"))
+    disk.remove_drafts(path, re.compile(rf"manifest\.json|{_ARRAYS.pattern}|{_ROWS.pattern}"))
+    if large:
+        manifest["large"] = {name: _write_rows(path, array) for name, array in large.items()}
+    data = safetensors.numpy.save(small, {_BOUND: _hash_of(manifest)})
+    manifest |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     arrays_file = _arrays_file(path, manifest)
     disk.write(arrays_file, data)
     disk.write(path / MANIFEST, json.dumps(manifest, indent=1).encode())
-    disk.remove_files(path, _LEFT_BEHIND, keep=arrays_file)
+    kept = {_rows_file(path, sha256).name for entry in manifest.get("large", {}).values() for sha256 in entry["rows"]}
+    disk.remove_files(path, _LEFT_BEHIND, keep={arrays_file.name, *kept})
 
 
 def check_ours(path: Path) -> None:
@@ -91,9 +103,14 @@ def load(path: Path, like: Any) -> Any:
     """
     path = Path(path)
     manifest, arrays = _read(path)
-    wanted = _named(like)
-    _check_names(path, have=set(arrays), want=set(wanted))
-    leaves = [_restored(path, name, leaf, arrays[name], manifest["arrays"][name].get("key")) for name, leaf in wanted.items()]
+    wanted, large = _named(like), manifest.get("large", {})
+    _check_names(path, have={*arrays, *large}, want=set(wanted))
+    leaves = [
+        _restored_rows(path, name, leaf, large[name])
+        if name in large
+        else _restored(path, name, leaf, arrays[name], manifest["arrays"][name].get("key"))
+        for name, leaf in wanted.items()
+    ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
@@ -104,12 +121,93 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def verified_meta(path: Path) -> dict[str, Any]:
     """The same, after all of the checkpoint was read and found to belong together."""
-    return _read(Path(path))[0]["meta"]
+    manifest = _read(Path(path))[0]
+    for entry in manifest.get("large", {}).values():
+        for _ in _rows(Path(path), entry):
+            pass
+    return manifest["meta"]
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """Every array of a checkpoint by name, without knowing its structure; random keys appear as their raw data."""
-    return _read(Path(path))[1]
+    manifest, arrays = _read(Path(path))
+    return arrays | {name: _whole(Path(path), entry) for name, entry in manifest.get("large", {}).items()}
+
+
+# --- Large arrays --------------------------------------------------------------------------------------------------------
+
+
+def _by_rows(shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], int]:
+    """An array as rows, its leading axes as one, and how many of them a file has: as many axes as leave rows that fit into one."""
+    axes = 1
+    while axes < len(shape) - 1 and math.prod(shape[axes:]) * itemsize > LARGE:
+        axes += 1
+    row = math.prod(shape[axes:]) * itemsize
+    return (math.prod(shape[:axes]), *shape[axes:]), max(LARGE // max(row, 1), 1)
+
+
+def _rows_file(path: Path, sha256: str) -> Path:
+    return path / f"rows-{sha256}.bin"
+
+
+def _write_rows(path: Path, array: np.ndarray) -> dict[str, Any]:
+    """The array's rows in files that are named by their hash; one that is there already is left alone."""
+    shape, many = _by_rows(array.shape, array.itemsize)
+    rows, hashes = array.reshape(shape), []
+    for first in range(0, shape[0], many):
+        data = np.ascontiguousarray(rows[first : first + many]).data.cast("B")
+        hashes.append(hashlib.sha256(data).hexdigest())
+        if disk.length(file := _rows_file(path, hashes[-1])) != len(data):
+            disk.write(file, data)
+    return {"shape": list(array.shape), "dtype": array.dtype.name, "rows": hashes}
+
+
+def _rows(path: Path, entry: dict[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
+    """The parts of a large array, each with the number of its first row, after a look at their hashes."""
+    kind = np.dtype(entry["dtype"])
+    shape, many = _by_rows(tuple(entry["shape"]), kind.itemsize)
+    if len(entry["rows"]) != -(-shape[0] // many):
+        raise UserError(f"Checkpoint {path} is damaged: manifest.json lacks rows of a large array.")
+    for i, sha256 in enumerate(entry["rows"]):
+        file, part = _rows_file(path, sha256), (min(many, shape[0] - i * many), *shape[1:])
+        try:
+            data = disk.read(file, math.prod(part) * kind.itemsize)
+        except FileNotFoundError as error:
+            raise UserError(f"Checkpoint {path} lacks its file {file.name}.") from error
+        if len(data) != math.prod(part) * kind.itemsize or hashlib.sha256(data).hexdigest() != sha256:
+            raise UserError(f"Checkpoint {path} is damaged: {file.name} is not the file that was written.")
+        yield i * many, np.frombuffer(data, kind).reshape(part)
+
+
+def _whole(path: Path, entry: dict[str, Any]) -> np.ndarray:
+    limits.check_memory(f"Checkpoint {path}", math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize)
+    return np.concatenate([rows for _, rows in _rows(path, entry)]).reshape(entry["shape"])
+
+
+def _restored_rows(path: Path, name: str, like: Any, entry: dict[str, Any]) -> Any:
+    """A large array, put together where it is to stay: there is no room for it twice."""
+    want_key, want = _expected(like)
+    if want_key is not None or tuple(entry["shape"]) != want.shape or entry["dtype"] != want.dtype:
+        expected = "a random key" if want_key else f"shape {want.shape} and dtype {want.dtype}"
+        raise UserError(
+            f"Checkpoint {path} does not fit: {name} has shape {tuple(entry['shape'])} and dtype {entry['dtype']}, expected {expected}."
+        )
+    if isinstance(like, np.ndarray):
+        return _whole(path, entry)
+    shape, _ = _by_rows(want.shape, want.dtype.itemsize)
+    limits.check_memory(f"Checkpoint {path}", math.prod(shape) * want.dtype.itemsize)
+    array = jnp.zeros(want.shape, want.dtype)
+    for first, rows in _rows(path, entry):
+        array = _with_rows(array, jnp.asarray(rows), jnp.asarray(first), shape)
+    return array
+
+
+@partial(jax.jit, static_argnames="shape", donate_argnums=0)
+def _with_rows(array: jax.Array, rows: jax.Array, first: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(array.reshape(shape), rows, first, 0).reshape(array.shape)
+
+
+# --- Names and hashes ----------------------------------------------------------------------------------------------------
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -220,6 +318,21 @@ def _is_complete(manifest: dict[str, Any]) -> bool:
         and isinstance(manifest.get("meta"), dict)
         and isinstance(arrays, dict)
         and all(isinstance(entry, dict) and isinstance(entry.get("key"), str | None) for entry in arrays.values())
+        and isinstance(manifest.get("large", {}), dict)
+        and all(_is_large(entry) for entry in manifest.get("large", {}).values())
+    )
+
+
+def _is_large(entry: Any) -> bool:
+    """Whether an entry describes a large array; its hashes are file names, so they must be nothing but hashes."""
+    return (
+        isinstance(entry, dict)
+        and entry.get("dtype") in DTYPES
+        and isinstance(shape := entry.get("shape"), list)
+        and all(type(n) is int and n > 0 for n in shape)
+        and 0 < len(shape) <= limits.MOST_AXES
+        and isinstance(rows := entry.get("rows"), list)
+        and all(isinstance(sha256, str) and re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in rows)
     )
 
 

@@ -55,7 +55,7 @@ def parsed(data: bytes, name: object) -> Any:
 # --- Writing -------------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes | memoryview) -> None:
     """Put a file in place of what has its name, in one step, down to the disk."""
     with drafted(path) as draft, sentences(path, "written"), open(draft, "wb") as file:
         file.write(data)
@@ -96,10 +96,10 @@ def remove_drafts(directory: Path, names: re.Pattern[str]) -> None:
             remove(Path(entry.path))
 
 
-def remove_files(directory: Path, names: re.Pattern[str], keep: Path) -> None:
-    """Regular files of these exact names, but for one."""
+def remove_files(directory: Path, names: re.Pattern[str], keep: set[str]) -> None:
+    """Regular files of these exact names, but for some."""
     for entry in _entries(directory):
-        if names.fullmatch(entry.name) and entry.name != keep.name and entry.is_file(follow_symlinks=False):
+        if names.fullmatch(entry.name) and entry.name not in keep and entry.is_file(follow_symlinks=False):
             remove(Path(entry.path))
 
 

@@ -1,6 +1,7 @@
 """What an agent remembers: its own experience (flashbax) and the demonstrations, sampled per demonstrator."""
 
-from typing import Any, TypeVar
+import math
+from typing import Any, NamedTuple, TypeVar
 
 import flashbax
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 
 from psiphi.errors import UserError
 from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Transition
@@ -16,16 +17,111 @@ from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Transition
 Step = TypeVar("Step", Demonstration, Transition)
 
 
-def make_experience(*, num_envs: int, size: int, batch: int, n_step: int) -> TrajectoryBuffer:
-    """A ring of the last `size` steps from which sequences of `n_step` transitions are drawn uniformly."""
+LARGE = 4_096
+"""Bytes of an observation from which on each is stored once, not as the one before and the one after a step."""
+
+
+def make_experience(*, num_envs: int, size: int, batch: int, n_step: int, spec: EnvSpec | None = None) -> "Experience":
+    """A ring of the last `size` steps from which sequences of `n_step` transitions are drawn uniformly.
+
+    Of a `spec` with large observations, sequences have the *places* of observations, which `look_up` exchanges for what is there: so
+    only those are read that are needed.
+    """
+    length = max(size // num_envs, n_step + 1)
+    if spec is not None and math.prod(spec.obs_shape) * np.dtype(spec.obs_dtype).itemsize >= LARGE:
+        return Once(num_envs, length, batch, n_step)
     return flashbax.make_trajectory_buffer(
         add_batch_size=num_envs,
         sample_batch_size=batch,
         sample_sequence_length=n_step,
         period=1,
         min_length_time_axis=n_step,
-        max_length_time_axis=max(size // num_envs, n_step + 1),
+        max_length_time_axis=length,
     )
+
+
+class OnceState(NamedTuple):
+    """What `Once` remembers. Frames are numbered from 0 for each environment; number f is at f modulo the room for frames."""
+
+    frames: Shaped[Array, "N F *obs"]
+    steps: Transition
+    """``[N, L]``: `obs` and `next_obs` are numbers of frames."""
+    added: Int[Array, ""]
+    """Steps ever added of each environment."""
+    oldest: Int[Array, ""]
+    """The first of them whose frames are all still there."""
+    written: Int[Array, " N"]
+    """Where the next step's first frame goes; unless an episode ended there, it was written as the last step's second one."""
+
+
+class Sampled(NamedTuple):
+    """Sequences of transitions, as flashbax hands them out."""
+
+    experience: Transition
+
+
+class Once:
+    """A ring in which each frame is stored once: what a step leads to is the following frame. An episode's last frame has a place too.
+
+    There is room for an end in each `ENDS` steps; with more of them, fewer steps are remembered, never wrong ones.
+    """
+
+    ENDS = 16
+
+    def __init__(self, num_envs: int, length: int, batch: int, n_step: int):
+        self.num_envs, self.length, self.batch, self.n_step = num_envs, length, batch, n_step
+        self.room = length + length // self.ENDS + 2
+
+    def init(self, blank: Transition) -> OnceState:
+        rows, zero = (self.num_envs, self.length), jnp.zeros((), jnp.int32)
+        numbers = blank._replace(obs=zero, next_obs=zero)
+        frames = jnp.zeros((self.num_envs, self.room, *blank.obs.shape), blank.obs.dtype)
+        steps = jax.tree.map(lambda x: jnp.zeros((*rows, *jnp.shape(x)), jnp.asarray(x).dtype), numbers)
+        return OnceState(frames, steps, zero, zero, jnp.zeros(self.num_envs, jnp.int32))
+
+    def add(self, state: OnceState, rollout: Transition) -> OnceState:
+        """Append a rollout ``[N, T]``."""
+        env = jnp.arange(self.num_envs)
+
+        def one(state: OnceState, step: Transition) -> tuple[OnceState, None]:
+            first, slot = state.written, state.added % self.length
+            frames = state.frames.at[env, first % self.room].set(step.obs)
+            frames = frames.at[env, (first + 1) % self.room].set(step.next_obs)
+            numbered = step._replace(obs=first, next_obs=first + 1)
+            steps = jax.tree.map(lambda ring, new: ring.at[:, slot].set(new), state.steps, numbered)
+            written = first + 1 + step.last.astype(jnp.int32)
+            added = state.added + 1
+            # Every environment moves on by at most two frames, so at most two steps lose theirs.
+            oldest = jnp.maximum(state.oldest, added - self.length)
+            for _ in range(2):
+                gone = jnp.any(steps.obs[:, oldest % self.length] <= written - self.room)
+                oldest = oldest + (gone & (oldest < added))
+            return OnceState(frames, steps, added, oldest, written), None
+
+        return jax.lax.scan(one, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rollout))[0]
+
+    def sample(self, state: OnceState, key: Array) -> Sampled:
+        """Sequences ``[batch, n_step]`` of successive steps, with the places of their observations."""
+        env_key, start_key = jax.random.split(key)
+        env = jax.random.randint(env_key, (self.batch, 1), 0, self.num_envs)
+        starts = jnp.maximum(state.added - state.oldest - self.n_step + 1, 1)
+        start = state.oldest + jax.random.randint(start_key, (self.batch, 1), 0, starts)
+        steps = jax.tree.map(lambda x: x[env, (start + jnp.arange(self.n_step)) % self.length], state.steps)
+        place = lambda number: env * self.room + number % self.room  # noqa: E731
+        return Sampled(steps._replace(obs=place(steps.obs), next_obs=place(steps.next_obs)))
+
+
+Experience = TrajectoryBuffer | Once
+"""A ring of steps: `init(blank)`, `add(state, rollout)`, `sample(state, key).experience`, then `look_up`."""
+
+
+def look_up(state: Any, batch: Transition) -> Transition:
+    """Transitions with their observations, where they have the places of them."""
+    if not isinstance(state, OnceState):
+        return batch
+    rooms = state.frames.shape[1]
+    at = lambda place: state.frames[place // rooms, place % rooms]  # noqa: E731
+    return batch._replace(obs=at(batch.obs), next_obs=at(batch.next_obs))
 
 
 def blank_transition(spec: EnvSpec) -> Transition:
@@ -35,7 +131,7 @@ def blank_transition(spec: EnvSpec) -> Transition:
     return Transition(obs, jnp.zeros((), jnp.int32), zero, zero, obs, jnp.zeros((), bool))
 
 
-def remember(experience: TrajectoryBuffer, state: Any, rollout: Transition) -> Any:
+def remember(experience: "Experience", state: Any, rollout: Transition) -> Any:
     """Append a rollout ``[T, N]``."""
     return experience.add(state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rollout))
 
@@ -78,7 +174,27 @@ def sample_demonstrations(demos: Demos, key: Array, batch: int) -> Demonstration
     """
     agents = demos.count.shape[0]
     index = jax.random.randint(key, (agents, batch), 0, jnp.maximum(demos.count, 1)[:, None])
-    return jax.tree.map(lambda x: x[jnp.arange(agents)[:, None], index], demos.steps)
+    return steps_at(demos, jnp.arange(agents)[:, None], index)
+
+
+def steps_at(demos: Demos, agent: Array, index: Array) -> Demonstration:
+    """Some steps of some demonstrators, with what they saw."""
+    steps = jax.tree.map(lambda x: x[agent, index], demos.steps)
+    if demos.frames is None:
+        return steps
+    return steps._replace(obs=demos.frames[agent, steps.obs], next_obs=demos.frames[agent, steps.next_obs])
+
+
+def spread(demos: Demos, most: int = 4_096) -> Demos:
+    """Demonstrations with their observations in the steps; of those whose frames are stored once, at most so many steps of each, evenly."""
+    if demos.frames is None:
+        return demos
+    agents, room = demos.steps.action.shape
+    kept = min(most, room)
+    count = jnp.minimum(demos.count, kept)
+    index = (jnp.arange(kept) * jnp.maximum(demos.count, 1)[:, None]) // jnp.maximum(count, 1)[:, None]
+    index = jnp.minimum(index, jnp.maximum(demos.count - 1, 0)[:, None])
+    return Demos(steps_at(demos, jnp.arange(agents)[:, None], index), count)
 
 
 def has_shown(demos: Demos) -> Bool[Array, " K"]:
@@ -92,7 +208,7 @@ def sample_pool(demos: Demos, key: Array, batch: int) -> Demonstration:
     index = jax.random.randint(key, (batch,), 0, jnp.maximum(ends[-1], 1))
     agent = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.shape[0] - 1)
     step = index - (ends - demos.count)[agent]
-    return jax.tree.map(lambda x: x[agent, step], demos.steps)
+    return steps_at(demos, agent, step)
 
 
 def only(demos: Demos, demonstrator: int | None) -> Demos:
@@ -109,7 +225,8 @@ def check_shapes(demos: Demos | None, spec: EnvSpec, demonstrator: int | None = 
         raise UserError(f"Demonstrator {demonstrator} is unknown: there are {agents}, counted from 0.")
     if num_demonstrators is not None and num_demonstrators != agents:
         raise UserError(f"There are demonstrations of {agents} demonstrators, expected those of {num_demonstrators}.")
-    for name, shape in (("obs", demos.steps.obs.shape[2:]), ("next_obs", demos.steps.next_obs.shape[2:])):
+    stored = (demos.steps.obs, demos.steps.next_obs) if demos.frames is None else (demos.frames, demos.frames)
+    for name, shape in zip(("obs", "next_obs"), (x.shape[2:] for x in stored), strict=True):
         if shape != spec.obs_shape:
             raise UserError(
                 f"The demonstrations' {name} has shape {shape}, but the environment's observations have shape {spec.obs_shape}."

@@ -94,7 +94,7 @@ def load(directory: Path, experiment: Experiment | None = None) -> Results:
     if not found:
         raise UserError(f"There is nothing to report: {directory} has no cells ({cells.FILE}).")
     names = {cell["experiment"] for cell in found}
-    known = paper.EXPERIMENTS if experiment is None else {experiment.name: experiment}
+    known = paper.EXPERIMENTS | paper.WITH_EXTRAS if experiment is None else {experiment.name: experiment}
     if len(names) > 1 or not names <= set(known):
         raise UserError(f"{directory} holds cells of {', '.join(sorted(names))}, expected those of one of {', '.join(known)}.")
     experiment = known[names.pop()]

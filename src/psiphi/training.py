@@ -32,7 +32,7 @@ from psiphi.loops.evaluate import rollout_returns
 from psiphi.model import Model
 from psiphi.nets import ActionNet
 from psiphi.types import Agent, Demonstration, Demos, Env, EnvSpec, Metrics, Pace
-from psiphi.worlds import OWN, World
+from psiphi.worlds import OWN, SideBySide, World
 
 RECORDED, ONLINE, NONE = "recorded", "online", "none"
 """Where demonstrations come from, if not from a file: the world's own demonstrators beforehand, others while one acts, nowhere."""
@@ -162,7 +162,7 @@ def default_run(algorithm: str, env: str, preset: str = "default", *, world: Wor
         fields["demos"] = RECORDED
     if fields.get("demos") == RECORDED and not known.watches(fields["agent"]):
         fields["demos"] = NONE
-    return Run(algorithm=algorithm, env=place.name, world=place.config, **{**fields, **changes})
+    return Run(algorithm=algorithm, env=place.name, **{"world": place.config, **fields, **changes})
 
 
 def changed(value: Any, changes: Mapping[str, Any]) -> Any:
@@ -251,12 +251,15 @@ def place_of(made: Any, num_envs: int) -> Place:
         raise UserError(f"The environment's actions are {done}, expected discrete ones.")
     if not isinstance(seen, gymnasium.spaces.Box | gymnasium.spaces.MultiBinary) or not seen.shape:
         raise UserError(f"The environment's observations are {seen}, expected arrays; gymnasium.wrappers.FlattenObservation makes some.")
-    return Place(None, vector, EnvSpec(seen.shape, seen.dtype, int(done.n)), int(done.start))
+    symmetry = made.symmetry if isinstance(made, SideBySide) else None
+    return Place(None, vector, EnvSpec(seen.shape, seen.dtype, int(done.n), symmetry), int(done.start))
 
 
 def _vector(made: Any, num_envs: int) -> VectorEnv[Any, Any, Any]:
     if isinstance(made, VectorEnv):
         return made
+    if isinstance(made, SideBySide):
+        return made.make(num_envs)
     if isinstance(made, gymnasium.Env):
         return SyncVectorEnv([lambda: made], autoreset_mode=AutoresetMode.SAME_STEP)
     if not callable(made):
@@ -334,7 +337,12 @@ def pool(demos: Demos) -> Demos:
     def joined(x: Array) -> Array:
         return jnp.concatenate([x[k, :count] for k, count in enumerate(np.asarray(demos.count))])[None]
 
-    return Demos(Demonstration(*map(joined, demos.steps)), jnp.sum(demos.count, keepdims=True))
+    if demos.frames is not None:
+        room = demos.frames.shape[1]
+        places = [x + room * jnp.arange(x.shape[0], dtype=x.dtype)[:, None] for x in (demos.steps.obs, demos.steps.next_obs)]
+        demos = demos._replace(steps=demos.steps._replace(obs=places[0], next_obs=places[1]))
+    frames = None if demos.frames is None else demos.frames.reshape(1, -1, *demos.frames.shape[2:])
+    return Demos(Demonstration(*map(joined, demos.steps)), jnp.sum(demos.count, keepdims=True), frames=frames)
 
 
 def check_fits(demos: Demonstrations, spec: EnvSpec) -> None:
@@ -413,11 +421,12 @@ def train(
     if place.env is not None or not acts(run):
         judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
         result = scan.run(
-            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state, **common
-        )
+            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state,
+            hosted=place.env is None and evaluate is None, **common,
+        )  # fmt: skip
     else:
         assert place.vector is not None
-        hosts = gym.Worlds(place.vector, see=inside.see, first_action=place.first_action)
+        hosts = gym.Worlds(place.vector, see=inside.see, first_action=place.first_action, watched=shown.watch is not None)
         judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
         result = gym.run(hosts, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state, **common)
     left = result.agent() if seeds == 1 else result.carry.agent
@@ -603,7 +612,7 @@ def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: A
     if place.env is not None:
         assert inside.env is not None
         return partial(_judged, run, world, inside.env, agent)
-    return _HostJudge(run, world, agent, inside.see, place.first_action) if not algorithm.tells_apart else None
+    return _HostJudge(run, world, agent.policy, inside.see, place.first_action) if run.pooled or not algorithm.tells_apart else None
 
 
 def wanted_tasks(run: Run, world: World, agents: tuple[Any, ...]) -> dict[Any, str] | None:
@@ -618,30 +627,48 @@ def _judged(run: Run, world: World, env: Env, agent: Agent, state: Any, key: Arr
     return world.figures(run.world, run.task, got)
 
 
-def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str], *, watches: bool) -> Evaluate | None:
-    if place.env is None:
-        return None
+def _apart(run: Run, world: World, place: Place, algorithm: Algorithm, tasks: dict[Any, str], *, watches: bool) -> Evaluate:
+    assert algorithm.imitates is not None
+    imitates = algorithm.imitates
+
+    def policy(state: Any, k: int) -> Callable[[Array, Array], Array]:
+        return imitates(run.agent, state.agent if watches else state, k)
 
     def evaluate(state: Any, key: Array) -> Metrics:
         found: Metrics = {}
         for k, (name, task) in enumerate(tasks.items()):
             env = world.env(run.world, task)
             assert isinstance(env, Env)
-            assert algorithm.imitates is not None
-            policy = algorithm.imitates(run.agent, state.agent if watches else state, k)
-            got = rollout_returns(env, policy, key, run.evaluate_episodes, world.longest(run.world))
+            got = rollout_returns(env, policy(state, k), key, run.evaluate_episodes, world.longest(run.world))
             found |= {f"{figure}/{name}": x for figure, x in world.figures(run.world, task, got).items()}
         return found
 
-    return evaluate
+    if place.env is not None:
+        return evaluate
+    hosts = [
+        _HostJudge(dataclasses.replace(run, task=task), world, lambda state, obs, key, k=k: policy(state, k)(obs, key), np.asarray, 0)
+        for k, task in enumerate(tasks.values())
+    ]
+
+    def evaluate_hosts(state: Any, key: Array) -> Metrics:
+        return {f"{figure}/{name}": x for name, judge in zip(tasks, hosts, strict=True) for figure, x in judge(state, key).items()}
+
+    return evaluate_hosts
 
 
 class _HostJudge:
     """Plays a Gymnasium world between chunks, in environments of its own, which are made at the first call."""
 
-    def __init__(self, run: Run, world: World, agent: Agent, see: Callable[[Any], np.ndarray], first_action: int):
+    def __init__(
+        self,
+        run: Run,
+        world: World,
+        policy: Callable[[Any, Array, Array], Array],
+        see: Callable[[Any], np.ndarray],
+        first_action: int,
+    ):
         self._run, self._world, self._see, self._first = run, world, see, first_action
-        self._policy = jax.jit(agent.policy)
+        self._policy = jax.jit(policy)
         self._hosts: gym.Worlds | None = None
 
     def __call__(self, state: Any, key: Array) -> Metrics:

@@ -46,13 +46,15 @@ class Demos(NamedTuple):
 
     `count[k]` steps of agent k are real; the rest is padding and is never sampled. `background` are steps of no agent in particular, with
     one axis: they tell how the world answers and are never imitated. `aside` are arrays that
-    go with them through a compiled program, which would be another one for other data if they were its constants.
+    go with them through a compiled program, which would be another one for other data if they were its constants. Where observations are
+    large, `frames` ``[K, F, ...]`` has each of them once, and `steps.obs` and `steps.next_obs` are their places in it.
     """
 
     steps: Demonstration
     count: Array
     background: Demonstration | None = None
     aside: Any = None
+    frames: Array | None = None
 
 
 class TimeStep(NamedTuple):

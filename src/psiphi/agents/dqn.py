@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -21,6 +20,7 @@ from psiphi.agents import bc
 from psiphi.configs import BatchSize, Count, Few, Layers, Number, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, TorsoName
+from psiphi.replay import Experience
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 Backup = Callable[[ActionNet, ActionNet, Array], Array]
@@ -185,15 +185,16 @@ def make_optimiser(config: DQNConfig, pace: Pace) -> optax.GradientTransformatio
     return optim.adam(config.learning_rate, clip=config.clip, cosine_steps=pace.updates if config.cosine else 0)
 
 
-def make_experience(config: DQNConfig, pace: Pace) -> TrajectoryBuffer:
-    return replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.batch, n_step=config.n_step)
+def make_experience(config: DQNConfig, pace: Pace, spec: EnvSpec | None = None) -> Experience:
+    return replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.batch, n_step=config.n_step, spec=spec)
 
 
-def sample(config: DQNConfig, spec: EnvSpec, experience: TrajectoryBuffer, state: State, key: Array) -> Transition:
+def sample(config: DQNConfig, spec: EnvSpec, experience: Experience, state: State, key: Array) -> Transition:
     """A batch of the agent's own n-step transitions."""
     sample_key, mirror_key = jax.random.split(key)
     sequence = experience.sample(state.experience, sample_key).experience
     batch = replay.n_step(sequence._replace(reward=sequence.reward - config.reward_offset), config.gamma)
+    batch = replay.look_up(state.experience, batch)
     return replay.mirror(spec, batch, mirror_key) if config.mirror else batch
 
 
@@ -223,7 +224,7 @@ def make(config: DQNConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) -
     The loop must have collected `n_step` steps of each environment before the first update.
     """
     check(config, num_demonstrators)
-    optimiser, experience = make_optimiser(config, pace), make_experience(config, pace)
+    optimiser, experience = make_optimiser(config, pace), make_experience(config, pace, spec)
     backup = double_backup if config.double else hard_backup
 
     def init(key: Array, demos: Demos | None) -> State:

@@ -398,7 +398,7 @@ def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: A
     if not uses_any_steps(config) or config.cross_policy_on == "pooled":
         return demo, *pooled(demo, config.cross_batch if uses_any_steps(config) else 0)
     steps = experience.sample(state.experience, cross_key).experience
-    cross = jax.tree.map(lambda x: x[:, 0], steps)
+    cross = replay.look_up(state.experience, jax.tree.map(lambda x: x[:, 0], steps))
     cross = replay.mirror(spec, cross, mirror_cross_key) if config.mirror else cross
     return demo, cross, jnp.ones(cross.action.shape)
 
@@ -440,7 +440,7 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, i
     """
     check(config)
     optimiser = make_optimiser(config, pace)
-    experience = replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1)
+    experience = replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1, spec=spec)
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None

@@ -199,7 +199,9 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner, pace)
-    experience = replay.make_experience(num_envs=pace.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2))
+    experience = replay.make_experience(
+        num_envs=pace.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2), spec=spec
+    )
 
     def init(key: Array, demos: Demos | None) -> State:
         assert demos is not None or not num_demonstrators
@@ -251,6 +253,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         demo_key, ego_key = jax.random.split(key)
         sequence = experience.sample(state.experience, ego_key).experience
         ego = ego_batch(config, sequence)
+        ego = ego._replace(step=replay.look_up(state.experience, ego.step), fold=replay.look_up(state.experience, ego.fold))
         others = demonstrations(state, ego, demo_key) if num_demonstrators else None
         net, task = infer_task(config, state.net, state.task, ego.step)
         step = alternating_step if inner.alternate else joint_step

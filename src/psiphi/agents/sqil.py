@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
-from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
 from jaxtyping import Float
 
@@ -23,6 +22,7 @@ from psiphi.agents.dqn import DQNConfig, State
 from psiphi.configs import Number, Positive
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet
+from psiphi.replay import Experience
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -121,7 +121,7 @@ def fade(config: SQILConfig, batch: Transition, own: Transition, count: Array, k
     )
 
 
-def sample(config: SQILConfig, spec: EnvSpec, experience: TrajectoryBuffer, state: State, key: Array) -> Transition:
+def sample(config: SQILConfig, spec: EnvSpec, experience: Experience, state: State, key: Array) -> Transition:
     """A batch of both halves."""
     own_key, demo_key, mirror_key = jax.random.split(key, 3)
     assert state.demos is not None
@@ -158,7 +158,7 @@ def make(config: SQILConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) 
     del num_demonstrators
     check(config)
     learner = dqn.make(half(config), spec, 0, pace)
-    optimiser, experience = dqn.make_optimiser(config.dqn, pace), dqn.make_experience(half(config), pace)
+    optimiser, experience = dqn.make_optimiser(config.dqn, pace), dqn.make_experience(half(config), pace, spec)
     backup = soft_backup(config.temperature)
 
     def init(key: Array, demos: Demos | None) -> State:

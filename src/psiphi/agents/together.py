@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flashbax.buffers.trajectory_buffer import TrajectoryBuffer
 from jax import Array
 from jaxtyping import Float
 
@@ -24,6 +23,7 @@ from psiphi.agents.itd import ITDConfig
 from psiphi.configs import Count
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, PsiPhiNet
+from psiphi.replay import Experience
 from psiphi.types import Agent, Demos, EnvSpec, Metrics, Pace, Transition
 
 Wanted = Callable[[Transition], Array]
@@ -72,11 +72,11 @@ class Learning(NamedTuple):
     config: DQNConfig
     spec: EnvSpec
     optimiser: optax.GradientTransformation
-    experience: TrajectoryBuffer
+    experience: Experience
 
 
 def learning(config: DQNConfig, spec: EnvSpec, pace: Pace) -> Learning:
-    return Learning(config, spec, dqn.make_optimiser(config, pace), dqn.make_experience(config, pace))
+    return Learning(config, spec, dqn.make_optimiser(config, pace), dqn.make_experience(config, pace, spec))
 
 
 def on_both(how: Learning, state: dqn.State, demos: Demos, wanted: Wanted, key: Array) -> tuple[dqn.State, Metrics]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from psiphi import lens as lenses
 from psiphi import model as models
+from psiphi import replay
 from psiphi.agents import itd
 from psiphi.api import files
 from psiphi.api.files import Policies
@@ -40,7 +41,7 @@ def model_of(trained: Trained) -> Model:
     every = jnp.concatenate([w, state.net.w[agents:]])
     if trained.demos is None:
         return Model(net, every, jnp.zeros(0))
-    shown = state.demos if getattr(state, "demos", None) is not None else trained.demos
+    shown = replay.spread(state.demos if getattr(state, "demos", None) is not None else trained.demos)
     return Model(net, every, jax.jit(models.measure_units)(net, w, shown._replace(background=None)))
 
 
@@ -52,8 +53,9 @@ def known_of(trained: Trained) -> Known:
     lapse = () if model.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(model.net.lapse[: len(agents)])).tolist())
     softness = getattr(trained.run.agent, "temperature", SOFTNESS)
     shown = getattr(state, "demos", None)
+    shown = trained.demos if shown is None else shown
     return known_from(
-        model, glass, trained.demos if shown is None else shown, agents,
+        model, glass, shown if shown is None else replay.spread(shown), agents,
         beta=itd.inverse_temperature(config), temperature=softness, first_action=trained.first_action, gamma=config.gamma, lapse=lapse,
         names=trained.names,
     )  # fmt: skip

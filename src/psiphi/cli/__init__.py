@@ -9,7 +9,7 @@ import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -64,7 +64,7 @@ class Reproduce:
     envs: Annotated[str, tyro.conf.arg(aliases=("--env",))] = ""
     """Only these worlds, separated by commas; all if empty."""
     panel: str = ""
-    """Of figure-3, only these panels: single-task, adversarial, multi-task."""
+    """Of figure-3, only these panels: single-task, adversarial, multi-task, or fruitbot, which is figure-3-fruitbot."""
     film: bool = False
     """Of figure-3, also train PsiPhi-learning with the first seed and write an episode of it as OUT/figure-3/PANEL.gif."""
     jobs: Annotated[int, Within(1, 1_024)] = 1
@@ -90,7 +90,11 @@ def reproduce(config: Reproduce) -> None:
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     lists = (config.methods, config.envs, config.panel)
     methods, envs, panels = ([name.strip() for name in names.split(",") if name.strip()] for names in lists)
-    if config.name != "figure-3" and (panels or config.film):
+    if config.name == "figure-3" and "fruitbot" in panels:
+        if panels != ["fruitbot"]:
+            raise UserError(f"--panel is {config.panel!r}, expected fruitbot by itself: it has other methods than the others.")
+        config, panels = replace(config, name="figure-3-fruitbot"), []
+    if not config.name.startswith("figure-3") and (panels or config.film):
         raise UserError(f"{config.name} has no panels to choose from and no film; --panel and --film are for figure-3.")
     envs += [f"highway-{panel}" for panel in panels]
     names = list(paper.EXPERIMENTS) if config.name == "all" else [config.name]

@@ -210,7 +210,7 @@ def curve(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
     steps, returns = curve_of(trained.rows)
     if not trained.env_steps:  # who learns from no steps is from the start what it became
         steps, returns = [0, effort.steps or OFFLINE_STEPS], [returns[-1]] * 2
-    extra = {"curve": {"env_steps": steps, "normalised_return": [round(x, 4) for x in returns]}}
+    extra = {"curve": {"env_steps": steps, "normalised_return": [round(x, 4) for x in returns]}} | also_of(trained.rows)
     figures: Measured = [
         (Figure("auc", task), area(steps, returns), extra),
         (Figure("final_return", task), float(np.mean(returns[-max(len(returns) // 10, 1) :])), None),
@@ -226,6 +226,14 @@ def curve_of(rows: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
         raise UserError("There is no curve: the run was never evaluated, expected evaluate_every above 0.")
     found = {row["env_steps"]: row[name] for row in rows if name in row}
     return list(found), list(found.values())
+
+
+def also_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What else the world counted at the evaluations, such as what was collected; nothing where it counts returns only."""
+    judged = [row for row in rows if "eval/return" in row]
+    names = [name for name in (judged[-1] if judged else {}) if name.startswith("eval/") and not name.endswith("return")]
+    counts = {name.removeprefix("eval/"): [round(row[name], 4) for row in judged] for name in names}
+    return {"also": {"env_steps": [row["env_steps"] for row in judged], **counts}} if names else {}
 
 
 def area(steps: list[int], returns: list[float]) -> float:

@@ -39,10 +39,11 @@ def find(name: str) -> Experiment:
     """An experiment by its name, or out of a file of the user's that defines EXPERIMENT."""
     if name.endswith(".py"):
         return _own(Path(name))
-    if name not in paper.EXPERIMENTS:
-        known = ", ".join(paper.EXPERIMENTS)
+    there = paper.EXPERIMENTS | paper.WITH_EXTRAS
+    if name not in there:
+        known = ", ".join(there)
         raise UserError(f"{name!r} is not something to reproduce; expected one of {known}, or a Python file that defines EXPERIMENT.")
-    return paper.EXPERIMENTS[name]
+    return there[name]
 
 
 def _own(path: Path) -> Experiment:

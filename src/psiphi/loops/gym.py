@@ -51,9 +51,11 @@ def _finite(what: str, array: Any) -> Any:
 class Worlds:
     """A vector of Gymnasium environments as the loop sees it: where they are now, and whole transitions."""
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], *, see: See = np.asarray, first_action: int = 0):
-        """`first_action` is what the environment calls the agent's action 0."""
+    def __init__(self, envs: VectorEnv[Any, Any, Any], *, see: See = np.asarray, first_action: int = 0, watched: bool = False):
+        """`first_action` is what the environment calls the agent's action 0. Where others are `watched`, the environments are told so by
+        the option `watch` of their reset: some let demonstrators play only then."""
         self.envs, self.see, self.first_action = envs, see, first_action
+        self._options = {"watch": True} if watched else None
         self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.num_envs = envs.num_envs
         self.obs = np.zeros(0)
@@ -61,7 +63,7 @@ class Worlds:
 
     def reset(self, seed: int | None = None) -> None:
         """A fresh episode everywhere."""
-        raw, _ = self.envs.reset(seed=seed)
+        raw, _ = self.envs.reset(seed=seed, options=self._options)
         self.obs = self.see(_finite("an observation", raw))
         self._resets_next = np.zeros(self.num_envs, bool)
 
@@ -144,32 +146,48 @@ def _part(info: Any, i: int) -> dict[str, Any]:
     }
 
 
+OTHER_DRAWS = 1_000_003
+"""Added to the seed of environments in which somebody is judged: a learner of the same seed must not have begun in the same ones."""
+
+
 def rollout_returns(
     worlds: Worlds, policy: HostPolicy, key: Array, num_episodes: int, max_steps: int | None = None, seed: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Equally many episodes in every environment, at least `num_episodes` in all: undiscounted `returns`, `lengths`, `finished`.
+    """Equally many episodes in every environment, at least `num_episodes` in all: undiscounted `returns`, `lengths`, `finished`, and, if
+    the steps' info has "features", their sums over each episode.
 
     The short ones do not crowd out the long ones, as they would if the first to finish were counted. After `max_steps` steps of an
     environment its episode is taken as it is.
     """
-    worlds.reset(seed)
+    worlds.reset(None if seed is None else seed + OTHER_DRAWS)
     wanted = -(-num_episodes // worlds.num_envs)
-    done: list[list[tuple[float, int, bool]]] = [[] for _ in range(worlds.num_envs)]
+    done: list[list[tuple[Any, ...]]] = [[] for _ in range(worlds.num_envs)]
     total, length, played = np.zeros(worlds.num_envs), np.zeros(worlds.num_envs, int), 0
+    features: Any = 0.0
     while min(map(len, done)) < wanted:
         step = worlds.step(np.asarray(policy(worlds.obs, jax.random.fold_in(key, played)), np.int32))
         played += 1
         total += np.asarray(step.transition.reward) * step.real
         length += step.real
+        shown = features_of(step)
+        features = features + (np.zeros((worlds.num_envs, 0)) if shown is None else shown * step.real[:, None])
         ended = np.asarray(step.transition.last) & step.real
         for i in np.flatnonzero(ended | (length == max_steps)):
-            done[i].append((total[i], int(length[i]), bool(ended[i])))
-            total[i], length[i] = 0.0, 0
+            done[i].append((total[i], int(length[i]), bool(ended[i]), features[i].copy()))
+            total[i], length[i], features[i] = 0.0, 0, 0.0
         if max_steps is not None and played >= wanted * (max_steps + 1):
             break
     episodes = [episode for mine in done for episode in mine[:wanted]]
-    returns, lengths, finished = zip(*episodes, strict=True)
-    return {"returns": np.array(returns), "lengths": np.array(lengths), "finished": np.array(finished)}
+    returns, lengths, finished, sums = map(np.array, zip(*episodes, strict=True))
+    found = {"returns": returns, "lengths": lengths, "finished": finished}
+    return found | {"features": sums} if sums.shape[1] else found
+
+
+def features_of(step: Step) -> np.ndarray | None:
+    """What each environment's info calls the "features" of the step, ``[N, f]``; None if it does not."""
+    if "features" not in step.info:
+        return None
+    return np.stack([_info_of(step.info, i)["features"] for i in range(len(step.real))]).astype(np.float64)
 
 
 def run(
@@ -236,7 +254,6 @@ class _Host:
         self._act = jax.jit(lambda carry, obs, key: agent.act(_first(carry.agent), obs, key))
         self._observe = jax.jit(partial(_observed, agent), donate_argnums=0)
         self._collect_key = jax.jit(lambda carry: scan._keys(_first(carry), config).collect)
-        self._judge_key = jax.jit(lambda carry: scan._keys(_first(carry), config).evaluate)
 
     def begin(self, state: Any, keys: Array, demos: Demos | None) -> Carry:
         """Agent made (or the state given), environments reset, replay filled."""
@@ -270,10 +287,7 @@ class _Host:
         return carry, jax.tree.map(lambda x: x / length, total)
 
     def judge(self, carry: Carry) -> Metrics:
-        if self.evaluate is None:
-            return {}
-        judged = self.evaluate(_first(carry.agent), self._judge_key(carry))
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], judged)
+        return {} if self.evaluate is None else scan.judged_by_host(self.evaluate, self.config, carry)
 
     def _gather(self, carry: Carry, key: Array) -> Carry:
         rollout = self.collector.collect(partial(self._act, carry), key, self.config.rollout_length)

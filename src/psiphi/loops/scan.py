@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from psiphi import configs, limits
@@ -287,6 +288,7 @@ def run(
     state: Any = None,
     settings: dict[str, Any] | None = None,
     until: Until | None = None,
+    hosted: bool = False,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
 ) -> Result:
@@ -296,11 +298,14 @@ def run(
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
     for. `state` is an agent's state to go on from in place of a new one. With `watch`, the agent is shown what the environment's `extras`
     have of others, `demonstrator` and `demonstration`, at every step.
-    `until(rows)` may end a run before its time, after any chunk.
+    `until(rows)` may end a run before its time, after any chunk. `evaluate` is compiled unless it is `hosted`: then the host calls it, of
+    one seed.
     Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.
     """
-    program = _from(state, compile_run(env, agent, config, evaluate, watch))
+    program = _from(state, compile_run(env, agent, config, None if hosted else evaluate, watch))
+    if hosted and evaluate is not None:
+        program = program._replace(evaluate=partial(judged_by_host, evaluate, config))
     keys = jnp.stack([jax.random.key(seed) for seed in config.seeds])
     check_memory(program.begin, keys, demos)
     if out is None:
@@ -314,6 +319,23 @@ def run(
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
             stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s, until)
             return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
+
+
+def judged_by_host(evaluate: Evaluate, config: LoopConfig, carry: Carry) -> Metrics:
+    """An evaluation that is not compiled, of the only seed."""
+    key = _keys(Carry(None, None, None, carry.key[0], carry.iteration[0]), config).evaluate
+    judged = evaluate(jax.tree.map(lent, carry.agent), key)
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], judged)
+
+
+LENT = 2**24
+"""Bytes from which on an array is too large to be copied to be looked at."""
+
+
+def lent(x: Array) -> Any:
+    """The only seed's part of an array; a large one in the host's memory is not copied."""
+    large = x.nbytes >= LENT and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) and x.devices() == {jax.devices("cpu")[0]}
+    return np.asarray(x)[0] if large else x[0]
 
 
 def _from(state: Any, program: Program) -> Program:
@@ -346,11 +368,15 @@ def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demo
     return runs.restore(out, jax.eval_shape(stage.program.begin, keys, demos))
 
 
+SPARING = 20
+"""After a checkpoint that took more than a second, so many times as long passes before the next: a replay of pictures is large."""
+
+
 def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     """Chunk after chunk from wherever the carry is; each leaves its rows and, when it is time, a checkpoint."""
     total, study = stage.config.iterations, stage.config.study
     done = int(carry.iteration[0])
-    saved = time.monotonic()
+    saved, pause = time.monotonic(), 0.0
     divergence.check(done, {}, carry.agent, stage.config.seeds)
     if done == 0:
         _record(stage, rows, 0, {}, stage.program.evaluate(carry))
@@ -362,10 +388,11 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
         _wait(stage, carry)
         divergence.check(done, metrics, carry.agent, stage.config.seeds)
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
-        over, stopped = stage.over(done, rows), stage.stop() is not None
-        if stage.out and (stopped or over or time.monotonic() - saved >= stage.checkpoint_every_s):
-            runs.save(stage.out, carry, step=done, wall_s=time.monotonic() - stage.started)
-            saved = time.monotonic()
+        over, stopped, now = stage.over(done, rows), stage.stop() is not None, time.monotonic()
+        if stage.out and (stopped or over or now - saved >= max(stage.checkpoint_every_s, pause)):
+            runs.save(stage.out, carry, step=done, wall_s=now - stage.started)
+            saved, took = time.monotonic(), time.monotonic() - now
+            pause = SPARING * took if took > 1 else 0.0
         _raise_if(stage)
     return Result(carry, rows)
 

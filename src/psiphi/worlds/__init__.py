@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from psiphi.errors import UserError
-from psiphi.worlds import coingrid, gym, highway, roundabout
-from psiphi.worlds.world import OWN, Recorded, World
+from psiphi.worlds import coingrid, fruitbot, gym, highway, roundabout
+from psiphi.worlds.world import OWN, Recorded, SideBySide, World
 
 WORLDS: dict[str, World] = {
     world.name: world
@@ -15,6 +15,7 @@ WORLDS: dict[str, World] = {
         highway.ADVERSARIAL,
         highway.MULTI_TASK,
         roundabout.ROUNDABOUT,
+        fruitbot.FRUITBOT,
     )
 }
 
@@ -24,8 +25,9 @@ ALIASES: Mapping[str, str] = {
     "psiphi/Highway-Adversarial-v0": "highway-adversarial",
     "psiphi/Highway-MultiTask-v0": "highway-multi-task",
     "psiphi/Roundabout-v0": "roundabout",
+    "psiphi/FruitBot-v0": "fruitbot",
 }
-"""Our own Gymnasium ids are the same worlds, run compiled."""
+"""Our own Gymnasium ids are the same worlds, run compiled or side by side."""
 
 
 def find(name: str, *, trusted: bool = True) -> World:
@@ -42,4 +44,4 @@ def find(name: str, *, trusted: bool = True) -> World:
     return gym.world(name)
 
 
-__all__ = ["ALIASES", "OWN", "WORLDS", "Recorded", "World", "find"]
+__all__ = ["ALIASES", "OWN", "WORLDS", "Recorded", "SideBySide", "World", "find"]

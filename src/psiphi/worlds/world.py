@@ -11,13 +11,24 @@ from typing import Any, NamedTuple
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.vector import VectorEnv
 from jax import Array
 
 from psiphi.errors import UserError
-from psiphi.types import Demos, Env, Metrics
+from psiphi.types import Demos, Env, Metrics, Symmetry
 
 Makes = Callable[[], gymnasium.Env[Any, Any]]
 """A function that makes a Gymnasium environment."""
+
+
+class SideBySide(NamedTuple):
+    """A world that runs many environments at once by itself."""
+
+    make: Callable[[int], VectorEnv[Any, Any, Any]]
+    """``make(num_envs)``"""
+    symmetry: Symmetry | None = None
+    """A map under which the world is the same world."""
+
 
 OWN = ""
 """The task of a world that has only one, or the one that its config names."""
@@ -81,8 +92,8 @@ class World:
     name: str
     words: str
     """One sentence for lists."""
-    env: Callable[[Any, str], Env | Makes]
-    """``env(config, task)``: a JAX environment for the compiled loop, or a function that makes a Gymnasium environment for the other."""
+    env: Callable[[Any, str], Env | Makes | SideBySide]
+    """``env(config, task)``: a JAX environment for the compiled loop, or what makes Gymnasium environments for the other."""
     config: Any = None
     """The world's default config; None: it has none."""
     tasks: Callable[[Any], tuple[str, ...]] = _none

@@ -1,0 +1,181 @@
+"""FruitBot: how good its demonstrators are, how well they are imitated from pixels, and how fast it all is.
+
+    python benchmarks/fruitbot.py demonstrators [--episodes 64] [--seed 0]
+    python benchmarks/fruitbot.py imitation --method bc --episodes 24 [--seed 0]
+    python benchmarks/fruitbot.py speed [--seconds 20]
+
+Each adds a line to a file under results/fruitbot, with its command, commit and versions. What is measured:
+
+- *demonstrators*: fruits, objects, presents and completion of an episode, and the return by three tasks: the game's, the game's with
+  objects at -1, and the demonstrator's own taste.
+- *imitation*: the method clones two demonstrators (fruits-and-objects, objects-only) from so many recorded episodes of each, in the centred
+  view without backgrounds, with the world's default settings. On 8 held-out episodes of each: the share of all actions predicted, and the
+  share of *moves* predicted, of steps whose action is not to stay. Then 32 episodes of each clone, greedy: completion, fruits, objects and
+  the return by the demonstrator's own taste.
+- *speed*: steps and updates per second of PPO and PsiPhi-learning, and the share of the time that goes into the environments, acting and
+  learning. Compilation is left out.
+"""
+
+import argparse
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+OUT = Path(__file__).parents[1] / "results" / "fruitbot"
+SHOWN = ("fruits-and-objects", "objects-only")
+HELD_OUT, PLAYED = 8, 32
+"""Held-out episodes of each demonstrator, and episodes of each clone."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("demonstrators", "imitation", "speed"))
+    parser.add_argument("--method", default="bc", choices=("bc", "itd"))
+    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--updates", type=int, help="updates of the training; the world's own number without")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser.parse_args()
+
+
+# --- Demonstrators -------------------------------------------------------------------------------------------------------
+
+
+def demonstrators(options: argparse.Namespace) -> dict[str, Any]:
+    from psiphi.envs.fruitbot import GAME, Counts, FruitBotConfig, paid, weights_of
+    from psiphi.envs.fruitbot_scripts import TASTES
+    from psiphi.worlds import WORLDS
+    from psiphi.worlds.fruitbot import MILD, played
+
+    found = {}
+    for k, name in enumerate(TASTES):
+        episodes = played(FruitBotConfig(), name, options.episodes, options.seed + k)
+        sums = np.stack([one["features"].sum(axis=0) for one in episodes])
+        wants = WORLDS["fruitbot"].wants
+        assert wants is not None
+        tasks = {"game": GAME, "objects at -1": MILD, "own taste": weights_of(wants(FruitBotConfig(), name))}
+        returns = {task: paid(weights, Counts(*sums[:, :3].T)) for task, weights in tasks.items()}
+        found[name] = {
+            **dict(zip(("fruits", "objects", "presents", "completion"), map(float, sums.mean(axis=0)), strict=True)),
+            "steps": float(np.mean([len(one["action"]) for one in episodes])),
+            "stays": float(np.mean(np.concatenate([one["action"] for one in episodes]) == 4)),
+            **{f"return, {task}": float(x.mean()) for task, x in returns.items()},
+            **{f"return, {task}, sem": float(x.std(ddof=1) / len(x) ** 0.5) for task, x in returns.items()},
+        }
+    return {"episodes": options.episodes, "found": found}
+
+
+# --- Imitation -----------------------------------------------------------------------------------------------------------
+
+
+def imitation(options: argparse.Namespace) -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+
+    from psiphi import playing, replay, training
+    from psiphi.agents import ALGORITHMS
+    from psiphi.envs.fruitbot import STAY
+    from psiphi.worlds import WORLDS
+
+    world = WORLDS["fruitbot"]
+    assert world.record is not None and world.wants is not None
+    changes = {"demonstrators": SHOWN, "episodes": options.episodes, "seed": options.seed}
+    changes |= {} if options.updates is None else {"updates": options.updates}
+    run = training.default_run(options.method, "fruitbot", **changes)
+    trained = training.train(run, progress=False)
+    held = world.record(run.world, SHOWN, HELD_OUT, options.seed, "test").demos
+    place = playing.Where(world, run.world, "", SHOWN)
+    imitates = ALGORITHMS[run.algorithm].imitates
+    assert imitates is not None and trained.demos is not None
+    found = {}
+    for k, name in enumerate(SHOWN):
+        policy = jax.jit(imitates(run.agent, trained.state, k))
+        count = int(held.count[k])
+        steps = replay.steps_at(held, jnp.full(count, k), jnp.arange(count))
+        said = np.concatenate([np.asarray(policy(steps.obs[i : i + 512], jax.random.key(0))) for i in range(0, count, 512)])
+        did = np.asarray(steps.action)
+        found[name] = {
+            "demonstrated": int(trained.demos.count[k]),
+            "accuracy": float(np.mean(said == did)),
+            "accuracy on moves": float(np.mean((said == did)[did != STAY])),
+            **playing.figures(place, policy, options.seed, PLAYED, world.wants(run.world, name)),
+        }
+    return {
+        "method": options.method, "episodes": options.episodes, "updates": run.updates, "wall_s": round(trained.wall_s, 1), "found": found,
+    }  # fmt: skip
+
+
+# --- Speed ---------------------------------------------------------------------------------------------------------------
+
+
+def speed(options: argparse.Namespace) -> dict[str, Any]:
+    return {"seconds": options.seconds, "found": {name: timed(name, options.seconds) for name in ("ppo", "psiphi")}}
+
+
+def timed(algorithm: str, seconds: float) -> dict[str, float]:
+    """The Gymnasium loop's own pieces, called as it calls them, each waited for."""
+    import jax
+
+    from psiphi import training
+    from psiphi.agents import ALGORITHMS
+    from psiphi.loops import gym
+    from psiphi.types import Pace
+    from psiphi.worlds import WORLDS
+
+    world = WORLDS["fruitbot"]
+    run = training.completed(training.default_run(algorithm, "fruitbot", episodes=2, demonstrators=SHOWN, prefill_steps=1_024, study=0))
+    place = training.place_of(world.env(run.world, run.task), run.num_envs)
+    assert place.vector is not None and world.record is not None
+    watches = ALGORITHMS[algorithm].watches(run.agent)
+    demos = world.record(run.world, SHOWN, run.episodes, run.seed, "train").demos if watches else None
+    loop = training.loop_of(run)
+    agent = ALGORITHMS[algorithm].make(run.agent, place.spec, len(SHOWN) if watches else 0, Pace(run.num_envs, 1_000))
+    host = gym._Host(gym.Worlds(place.vector), agent, loop, None)
+    keys = jax.random.key(run.seed)[None]
+    spent: dict[str, float] = dict.fromkeys(("environment", "acting", "learning", "remembering"), 0.0)
+    step, act, observe, iterate = host.collector.worlds.step, host._act, host._observe, host._iterate
+
+    def clocked(name: str, function: Any, *given: Any) -> Any:
+        started = time.perf_counter()
+        got = jax.block_until_ready(function(*given))
+        spent[name] += time.perf_counter() - started
+        return got
+
+    host.collector.worlds.step = partial(clocked, "environment", step)  # pyright: ignore[reportAttributeAccessIssue]
+    for name, attribute, function in (("acting", "_act", act), ("remembering", "_observe", observe), ("learning", "_iterate", iterate)):
+        setattr(host, attribute, partial(clocked, name, function))
+    carry = host.begin(None, keys, demos)
+    carry, _ = host.chunk(carry, 2)  # compiles
+    for name in spent:
+        spent[name] = 0.0
+    started, iterations = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        carry, _ = host.chunk(carry, 1)
+        iterations += 1
+    wall = time.perf_counter() - started
+    steps = iterations * loop.rollout_length * loop.num_envs
+    gradient_steps = run.agent.epochs * run.agent.minibatches if algorithm == "ppo" else loop.updates_per_rollout
+    rates = {"steps/s": steps / wall, "updates/s": iterations * gradient_steps / wall}
+    shares = {f"share {name}": x / wall for name, x in spent.items()}
+    return {name: round(x, 4) for name, x in (rates | shares | {"share rest": 1 - sum(spent.values()) / wall}).items()}
+
+
+def main() -> None:
+    options = arguments()
+    from psiphi.experiments import cells
+
+    row = {"what": options.what, "seed": options.seed, **globals()[options.what](options)}
+    row |= {"command": cells.command(), "commit": cells.commit(), "versions": cells.versions()}
+    options.out.mkdir(parents=True, exist_ok=True)
+    with open(options.out / f"{options.what}.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row["found"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
