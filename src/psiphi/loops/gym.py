@@ -147,7 +147,7 @@ def _part(info: Any, i: int) -> dict[str, Any]:
 
 
 OTHER_DRAWS = 1_000_003
-"""Added to the seed of environments in which somebody is judged: a learner of the same seed must not have begun in the same ones."""
+"""Added to the seed of environments in which a policy is judged: a learner of the same seed must not have begun in the same ones."""
 
 
 def rollout_returns(
