@@ -313,26 +313,48 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
     return kinds[name](spec.obs_shape, hidden, key=key)
 
 
+class Coded(eqx.Module):
+    """One network in the place of a head per agent: it reads the agent's code z beside the features, and weighs the features by it.
+
+    Its size and its cost do not grow with the number of agents. Not in the paper, which names it as future work.
+    """
+
+    weigh: Float[Array, "c f"]
+    mlp: MLP
+
+    def __init__(self, features: int, code: int, hidden: tuple[int, ...], outputs: int, *, key: Array):
+        weigh_key, mlp_key = jax.random.split(key)
+        self.weigh = jax.random.normal(weigh_key, (code, features)) / math.sqrt(code)
+        self.mlp = MLP((features + code, *hidden, outputs), key=mlp_key)
+
+    def __call__(self, x: Float[Array, "B f"], code: Float[Array, " c"]) -> Float[Array, "B o"]:
+        weighed = x * (1 + code @ self.weigh)
+        return self.mlp(jnp.concatenate([weighed, jnp.broadcast_to(code, (x.shape[0], code.shape[0]))], axis=1))
+
+
 class PsiPhiNet(eqx.Module):
     """Shared cumulants phi, successor features psi with axes (head, ensemble), and one preference vector w per head.
 
-    Heads 0..K-1 are the demonstrators'; an ego, if there is one, is the last. `phi_torso` is None where phi reads the shared torso,
-    as in the paper. Where cumulants are `given`, phi is not learned, and each head has values of its own beside psi: what psi.w would be
-    if all that an agent does could be put down to its reward.
+    With `codes`, there is one network for all heads, psi(s, a, z_k), and a head is its code z_k. Heads 0..K-1 are the demonstrators'; an
+    ego, if there is one, is the last. `phi_torso` is None where phi reads the shared torso, as in the paper. Where cumulants are `given`,
+    phi is not learned, and each head has values of its own beside psi: what psi.w would be if all that an agent does could be put down to
+    its reward.
     """
 
     torso: Torso
     phi_torso: Torso | None
     phi_head: MLP | None
-    psi_heads: MLP
+    psi_heads: MLP | Coded
     w: Float[Array, "heads d"]
     num_actions: int = eqx.field(static=True)
     of_next: bool = eqx.field(static=True, default=False)
     """Whether learned cumulants are of the state that a step leads to, whatever was done."""
     given: Cumulants | None = None
-    value_heads: MLP | None = None
+    value_heads: MLP | Coded | None = None
     lapse: Float[Array, " heads"] | None = None
     """Logits of the share of each head's steps that are uniform mistakes."""
+    codes: Float[Array, "heads c"] | None = None
+    """What tells the heads apart, where they are one network."""
 
     def __init__(
         self,
@@ -350,6 +372,7 @@ class PsiPhiNet(eqx.Module):
         of_next: bool = False,
         given: Cumulants | None = None,
         lapse: float = 0.0,
+        code: int = 0,
     ):
         torso_key, phi_torso_key, phi_key, psi_key, w_key = jax.random.split(key, 5)
         d = num_cumulants if given is None else given.size
@@ -357,7 +380,12 @@ class PsiPhiNet(eqx.Module):
         self.torso = torso(torso_name, spec, torso_hidden, key=torso_key)
         keys = jax.random.split(psi_key, (heads, ensemble))
 
-        def stacked(keys: Array, outputs: int) -> MLP:
+        self.codes = 0.3 * jax.random.normal(jax.random.fold_in(psi_key, 2), (heads, code)) if code else None
+
+        def stacked(keys: Array, outputs: int) -> MLP | Coded:
+            if code:
+                return jax.vmap(lambda key: Coded(torso_hidden[-1], code, psi_hidden, outputs, key=key))(keys[0])
+
             def one(key: Array) -> MLP:
                 return MLP((torso_hidden[-1], *psi_hidden, outputs), key=key)
 
@@ -410,21 +438,21 @@ class PsiPhiNet(eqx.Module):
 
     def psi(self, features: Float[Array, "B f"]) -> Float[Array, "B heads ensemble A d"]:
         """Successor features of every head."""
-        return self._per_action(_by_head(self.psi_heads, features))
+        return self._per_action(_by_head(self.psi_heads, features, self.codes))
 
     def own_psi(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A d"]:
         """Successor features where slice k of `features` meets head k only."""
-        return self._per_action(_own(self.psi_heads, features))
+        return self._per_action(_own(self.psi_heads, features, self.codes))
 
     def values(self, features: Float[Array, "B f"]) -> Float[Array, "B heads ensemble A"]:
         """Values of the heads' own tasks, where cumulants are given."""
         assert self.value_heads is not None
-        return _by_head(self.value_heads, features)
+        return _by_head(self.value_heads, features, self.codes)
 
     def own_values(self, features: Float[Array, "heads B f"]) -> Float[Array, "heads B ensemble A"]:
         """The same where slice k of `features` meets head k only."""
         assert self.value_heads is not None
-        return _own(self.value_heads, features)
+        return _own(self.value_heads, features, self.codes)
 
     def task_values(self, obs: Array, w: Float[Array, "heads d"]) -> Float[Array, "B heads ensemble A"]:
         """What every action is worth to each head on its own task w: psi.w, or the values learned beside psi."""
@@ -434,11 +462,15 @@ class PsiPhiNet(eqx.Module):
         return jnp.einsum("bkead,kd->bkea", self.psi(features)[:, : w.shape[0]], w)
 
 
-def _by_head(heads: MLP, features: Array) -> Array:
+def _by_head(heads: MLP | Coded, features: Array, codes: Array | None) -> Array:
+    if codes is not None:
+        return jax.vmap(jax.vmap(lambda head, code: head(features, code), (0, None), 1), (None, 0), 1)(heads, codes)
     return jax.vmap(jax.vmap(lambda head: head(features), out_axes=1), out_axes=1)(heads)
 
 
-def _own(heads: MLP, features: Array) -> Array:
+def _own(heads: MLP | Coded, features: Array, codes: Array | None) -> Array:
+    if codes is not None:
+        return jax.vmap(jax.vmap(lambda head, x, code: head(x, code), (0, None, None), 1), (None, 0, 0))(heads, features, codes)
     return jax.vmap(jax.vmap(lambda head, x: head(x), in_axes=(0, None), out_axes=1))(heads, features)
 
 
@@ -451,7 +483,8 @@ def taken(per_action: Float[Array, "... A d"], action: Array) -> Float[Array, ".
 
 def head_parts(net: PsiPhiNet) -> tuple[Any, ...]:
     """The parts of a network whose arrays have an axis of heads, the first."""
-    return tuple(part for part in (net.psi_heads, net.w, net.value_heads, net.lapse) if part is not None)
+    heads = (net.psi_heads, net.w, net.value_heads, net.lapse) if net.codes is None else (net.w, net.lapse, net.codes)
+    return tuple(part for part in heads if part is not None)
 
 
 def with_head_parts(net: PsiPhiNet, parts: tuple[Any, ...]) -> PsiPhiNet:

@@ -167,14 +167,14 @@ def no_demonstrations(spec: EnvSpec, agents: int, room: int) -> Demos:
     return Demos(Demonstration(obs, action, jnp.zeros((agents, room)), obs, action), jnp.zeros(agents, jnp.int32))
 
 
-def sample_demonstrations(demos: Demos, key: Array, batch: int) -> Demonstration:
-    """`batch` steps of each demonstrator, ``[K, batch]``, uniform over that demonstrator's own steps.
+def sample_demonstrations(demos: Demos, key: Array, batch: int, agents: Int[Array, " n"] | None = None) -> Demonstration:
+    """`batch` steps of each demonstrator (or of these `agents`), ``[K, batch]``, uniform over that demonstrator's own steps.
 
     Of one who has shown none these are padding: weigh what is made of them by `has_shown`.
     """
-    agents = demos.count.shape[0]
-    index = jax.random.randint(key, (agents, batch), 0, jnp.maximum(demos.count, 1)[:, None])
-    return steps_at(demos, jnp.arange(agents)[:, None], index)
+    whose = jnp.arange(demos.count.shape[0]) if agents is None else agents
+    index = jax.random.randint(key, (whose.shape[0], batch), 0, jnp.maximum(demos.count[whose], 1)[:, None])
+    return steps_at(demos, whose[:, None], index)
 
 
 def steps_at(demos: Demos, agent: Array, index: Array) -> Demonstration:

@@ -48,6 +48,11 @@ class ITDConfig:
     """Hidden layers of the cumulants."""
     psi_hidden: tuple[Width, ...] = (128,)
     """Hidden layers of each successor-feature head."""
+    code: Annotated[int, Within(0, 256)] = 0
+    """Extension: numbers in each agent's code z_k, for one network psi(s, a, z_k) in the place of a head per agent, so that size and cost
+    do not grow with the agents; 0: heads (paper)."""
+    agents_per_update: Annotated[int, Within(1, 4_096)] = 16
+    """With codes: an update is of so many agents, drawn at random."""
     share_torso: bool = False
     """Whether phi reads the successor features' torso (paper) or has one of its own."""
     learning_rate: Positive = 2e-3
@@ -167,6 +172,16 @@ def inverse_temperature(config: ITDConfig) -> float:
 def demonstrators(net: PsiPhiNet, agents: int) -> PsiPhiNet:
     """The network with the demonstrators' heads only."""
     return of_heads(net, lambda x: x[:agents])  # pyright: ignore[reportReturnType]
+
+
+def some_heads(net: PsiPhiNet, whose: Int[Array, " n"] | None) -> PsiPhiNet:
+    """The network with these heads only, of all if None."""
+    return net if whose is None else of_heads(net, lambda x: x[whose])  # pyright: ignore[reportReturnType]
+
+
+def drawn_agents(config: ITDConfig, agents: int, key: Array) -> Int[Array, " n"] | None:
+    """Whom an update with codes is of; None, with heads: everybody. An agent may be drawn twice, so that few cost as much as many."""
+    return jax.random.randint(jax.random.fold_in(key, 1), (config.agents_per_update,), 0, agents) if config.code else None
 
 
 def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition) -> Predictions:
@@ -323,6 +338,10 @@ def check(config: ITDConfig) -> None:
 
 
 def _check_cumulants(config: ITDConfig) -> None:
+    if config.code and config.axis_preferences and not has_given(config):
+        raise UserError("code is above 0 and axis_preferences is True, expected one of the two: axes are for few agents with a head each.")
+    if config.code and config.alternate:
+        raise UserError("code is above 0 and alternate is True, expected one of the two: algorithm 1 as printed has a head per agent.")
     if not config.num_cumulants and not has_given(config):
         raise UserError("num_cumulants is 0, expected at least 1: how many there are is chosen only where psiphi.ITD learns from logs.")
 
@@ -346,6 +365,7 @@ def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given:
         of_next=config.cumulants == "learned(s')",
         given=given,
         lapse=config.lapse,
+        code=config.code,
     )
 
 
@@ -387,10 +407,12 @@ def uses_any_steps(config: ITDConfig) -> bool:
     return bool(config.cross_policy or config.sparsity or config.nonnegative)
 
 
-def sample(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array) -> tuple[Demonstration, Transition, Array]:
-    """A batch of demonstrations ``[K, B]``, a batch of transitions of any agent ``[X]`` and the weights of the latter."""
+def sample(
+    config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array, agents: Int[Array, " n"] | None = None
+) -> tuple[Demonstration, Transition, Array]:
+    """A batch of demonstrations ``[K, B]`` (of `agents` only, if some are named), one of any agent's transitions ``[X]``, and weights."""
     demo_key, cross_key, mirror_demo_key, mirror_cross_key = jax.random.split(key, 4)
-    demo = replay.sample_demonstrations(state.demos, demo_key, config.batch)
+    demo = replay.sample_demonstrations(state.demos, demo_key, config.batch, agents)
     demo = replay.mirror_demonstrations(spec, demo, mirror_demo_key) if config.mirror else demo
     if has_given(config) and config.cross_policy_on == "pooled":
         cross = replay.sample_anybody(state.demos, cross_key, config.cross_batch)
@@ -464,12 +486,17 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, i
         return state._replace(experience=replay.remember(experience, state.experience, rollout))
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:
-        demo, cross, weight = sample(config, spec, experience, state, key)
+        whose = drawn_agents(config, num_demonstrators, key)
+        demo, cross, weight = sample(config, spec, experience, state, key, whose)
         if config.alternate:
             net, optimiser_state, metrics = alternating_step(config, optimiser, num_demonstrators, state, demo, cross)
         else:
             ramp = optim.progress(state.count, state.ramp)
-            gradients, metrics = jax.grad(joint_loss, has_aux=True)(state.net, state.target, demo, cross, weight, ramp, config)
+
+            def loss(net: PsiPhiNet) -> tuple[Array, Metrics]:
+                return joint_loss(some_heads(net, whose), some_heads(state.target, whose), demo, cross, weight, ramp, config)
+
+            gradients, metrics = jax.grad(loss, has_aux=True)(state.net)
             net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
         count = state.count + 1
         target = next_target(config, state.target, net, count)

@@ -196,6 +196,8 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     itd.check(inner)
     if inner.alternate and config.shield:
         raise UserError(f"alternate=True is algorithm 2 as printed, but shield is {config.shield}, expected 0.")
+    if inner.code:
+        raise UserError(f"itd.code is {inner.code}, expected 0: codes are for logs alone, PsiPhi-learning has a head per agent.")
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner, pace)

@@ -25,6 +25,9 @@ EGO = "itself"
 CHUNK = 1024
 """At most so many observations are computed at once."""
 
+MANY = 64
+"""Of more agents, fewer observations are computed at once."""
+
 
 # --- One observation, or a batch ----------------------------------------------------------------------------------------------
 
@@ -69,9 +72,10 @@ def as_discount(terminated: Any, count: int) -> np.ndarray:
 def in_chunks(function: Any, model: Model, columns: Sequence[np.ndarray], *further: Any) -> np.ndarray:
     """``function(model, *columns, *further)`` on batches of few different sizes, as each is compiled once."""
     total = len(columns[0])
+    chunk = max(CHUNK * MANY // max(len(model.units), MANY), 1)
     parts = []
-    for first in range(0, max(total, 1), CHUNK):
-        some = [column[first : first + CHUNK] for column in columns]
+    for first in range(0, max(total, 1), chunk):
+        some = [column[first : first + chunk] for column in columns]
         length = len(some[0])
         room = 1 << max(length - 1, 0).bit_length()
         padded = [np.concatenate([x, np.zeros((room - length, *x.shape[1:]), x.dtype)]) if room > length else x for x in some]

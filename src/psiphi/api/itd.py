@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,9 @@ MOST_COLUMNS = 64
 MOST_NAMES = 4 * MOST_COLUMNS
 """A model keeps the names of so many entries of an observation; pictures have more, and no names."""
 
+MOST_HEADS, CODE = 32, 16
+"""More agents share one network, and each has a code of so many numbers, unless the config says otherwise."""
+
 MOST_OWN_CUMULANTS = 16
 """Up to so many agents have a learned cumulant each, unless the config says otherwise."""
 
@@ -92,6 +96,7 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
     environment, cross-policy evaluation moves to the pool of all demonstrations, and the sparse-reward prior on learned cumulants, which
     must not see demonstrators' own steps, is left out.
     """
+    own = config is None
     if config is None:
         config = OFFLINE if math.prod(demos.obs.shape[1:]) <= MOST_COLUMNS else LEARNED
         config = dataclasses.replace(config, cumulants="given") if features is not None and config is OFFLINE else config
@@ -110,6 +115,8 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
         batch = min(config.cross_batch, config.batch * len(demos.agents))
         sparsity = config.sparsity if itd.has_given(config) else 0.0
         config = dataclasses.replace(config, cross_policy_on="pooled", sparsity=sparsity, cross_batch=batch)
+    if own and len(demos.agents) > MOST_HEADS:
+        config = dataclasses.replace(config, code=CODE, axis_preferences=False)
     enough = max(LEAST_CUMULANTS, min(len(demos.agents), MOST_OWN_CUMULANTS))
     return dataclasses.replace(config, num_cumulants=config.num_cumulants or enough, gamma=config.gamma or chosen_gamma(demos))
 
@@ -219,7 +226,7 @@ def held_out_nll(config: ITDConfig) -> Callable[[Any, jax.Array], dict[str, jax.
         w = itd.preferences(config, net.w)
 
         def one(steps: Demonstration, count: jax.Array, k: jax.Array) -> jax.Array:
-            values = jnp.mean(net.task_values(steps.obs, w)[:, k], axis=1)
+            values = jnp.mean(itd.some_heads(net, k[None]).task_values(steps.obs, w[k][None])[:, 0], axis=1)
             likely = jax.nn.softmax(itd.inverse_temperature(config) * values)
             lapse = 0.0 if net.lapse is None else jax.nn.sigmoid(net.lapse[k])
             chance = (1 - lapse) * jnp.take_along_axis(likely, steps.action[:, None], axis=1)[:, 0] + lapse / values.shape[1]
@@ -312,6 +319,7 @@ class ITD(Shown):
         aside = Aside(_some(held), given, jnp.asarray(lens.mean), jnp.asarray(lens.scale))
         steps = roomy(shown.to_demos())._replace(background=background_steps(background, demos, self.seed), aside=aside)
         refits = self.refits or (LEARNED_REFITS if given is None else REFITS)
+        warn_of_length(config, initial(config, lens, demos.num_actions, given), steps, updates_for(config, self.updates), refits)
         how: dict[str, Any] = {"out": directory, "progress": progress, "checkpoint_every_s": checkpoint_every_s}
         nets, rows = self._fitted(config, refits, lens, demos.spec, steps, **how)
         members = [trained_model(config, jax.tree.map(lambda x, r=r: x[r], nets), steps, len(demos.agents)) for r in range(refits)]
@@ -383,6 +391,47 @@ def called(demos: Demonstrations) -> dict[str, Any]:
         "action_names": () if demos.action_names == unnamed_actions(demos.num_actions) else demos.action_names,
         "discretiser": demos.discretiser,
     }
+
+
+SPEED = 3e9
+"""Multiplications and additions of a fit in a second, on one core: a rule of thumb."""
+
+LONG = 300.0
+"""A fit of more seconds is said to be long before it begins."""
+
+
+class Forecast(NamedTuple):
+    seconds: float
+    bytes: float
+
+
+def forecast(config: ITDConfig, made: itd.Initial, demos: Demos, updates: int, refits: int) -> Forecast:
+    """About what a fit costs: matrix products forward and backward, and networks with their targets and Adam's moments."""
+    agents = demos.count.shape[0]
+    net = jax.eval_shape(lambda key: made(key, agents), jax.random.key(0))
+
+    def size(tree: Any) -> int:
+        return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+
+    heads = size((net.psi_heads, net.value_heads)) / (1 if config.code else agents)
+    drawn = config.agents_per_update if config.code else agents
+    own, cross = drawn * config.batch, config.cross_batch
+    work = size((net.torso, net.phi_torso, net.phi_head)) * (own + 3 * cross) + heads * (own + 2 * cross * drawn)
+    data = sum(x.nbytes for x in jax.tree.leaves(demos))
+    return Forecast(6 * work * updates * refits / SPEED, 16 * size(net) * refits + data)
+
+
+def warn_of_length(config: ITDConfig, made: itd.Initial, demos: Demos, updates: int, refits: int) -> None:
+    """One sentence before a long fit, with advice."""
+    found = forecast(config, made, demos, updates, refits)
+    if found.seconds < LONG:
+        return
+    many = "" if config.code or demos.count.shape[0] <= MOST_HEADS else f", a code for each agent (code={CODE}), psiphi.find_kinds"
+    print(
+        f"psiphi: this fit of {demos.count.shape[0]} agents takes about {found.seconds / 60:.0f} minutes on one core and "
+        f"{found.bytes / 2**30:.1f} GiB; fewer updates or refits{many} or groups of agents make it shorter.",
+        file=sys.stderr,
+    )
 
 
 def roomy(demos: Demos) -> Demos:

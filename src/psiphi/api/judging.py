@@ -15,6 +15,7 @@ from psiphi.api import evidence, replanning, verdict
 from psiphi.api.answers import in_chunks
 from psiphi.api.known import Known, all_rewards
 from psiphi.demos import Demonstrations
+from psiphi.demos.demonstrations import Episodes
 from psiphi.model import Model
 from psiphi.types import Demonstration
 
@@ -36,22 +37,54 @@ FAMILIAR = 0.9
 ROUGHLY = 0.0
 """Where observations do not repeat, a network plans, and much less well: there, only a plan that is worse than chance says something."""
 
+MOST_ANSWERS = 5_000_000
+"""Every agent is asked about every step; of more agents, fewer steps are looked at."""
+
 FEWEST_EPISODES = 5
-"""Of agents with fewer episodes nothing is held out: it is dearer to learn without than to judge by."""
+"""Of agents with fewer episodes no whole one is held out: it is dearer to learn without than to judge by."""
+
+FEWEST_STEPS = 40
+"""Of these agents, the end of the longest episode is held out if it has as many steps."""
 
 
 def shown_and_held(demos: Demonstrations, held_out: float, seed: int) -> tuple[Demonstrations, Demonstrations | None]:
-    """Whole episodes to learn from, and `held_out` of those of each agent that has enough to judge by; None if none has."""
-    rich = [agent for k, agent in enumerate(demos.agents) if (demos.episodes.agent == k).sum() >= FEWEST_EPISODES]
-    if not held_out or not rich:
+    """What to learn from, and `held_out` of each agent to judge by: whole episodes or, of who has few, the end of a long one; or None.
+
+    Where episodes belong to groups, whole groups are held out and no episode is cut.
+    """
+    episodes = np.bincount(demos.episodes.agent, minlength=len(demos.agents))
+    rich = [agent for k, agent in enumerate(demos.agents) if episodes[k] >= FEWEST_EPISODES]
+    if not held_out:
         return demos, None
-    rest, some = demos.split(held_out, seed)
     if demos.group is not None:  # what belongs together stays together, however few episodes an agent has
-        return rest, some
+        return demos.split(held_out, seed) if rich else (demos, None)
+    cut, tails = with_tails(demos, held_out, episodes < FEWEST_EPISODES)
+    if not rich and not tails.any():
+        return demos, None
+    some = demos.split(held_out, seed)[1]
     names = {(demos.agents[k], name) for k, name in zip(some.episodes.agent.tolist(), some.episodes.id.tolist(), strict=True)}
-    whose = zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True)
-    held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose])
-    return demos._chosen(~held), demos._chosen(held)
+    whose = zip(cut.episodes.agent.tolist(), cut.episodes.id.tolist(), strict=True)
+    held = np.array([demos.agents[k] in rich and (demos.agents[k], name) in names for k, name in whose]) | tails
+    return cut._chosen(~held), cut._chosen(held)
+
+
+def with_tails(demos: Demonstrations, share: float, whose: np.ndarray) -> tuple[Demonstrations, np.ndarray]:
+    """The longest episode of each of these agents in two, if it has enough steps; and which episodes are ends of others."""
+    e, lengths = demos.episodes, demos.lengths
+    longest = [max(np.flatnonzero(e.agent == k).tolist(), key=lambda i: lengths[i]) for k in np.flatnonzero(whose) if (e.agent == k).any()]
+    cut = np.zeros(demos.num_episodes, bool)
+    cut[[i for i in longest if lengths[i] >= FEWEST_STEPS]] = True
+    order = np.repeat(np.arange(demos.num_episodes), 1 + cut)
+    tail = np.append(False, order[1:] == order[:-1])
+    head = np.append(tail[1:], False)
+    at = e.start[order + 1] - np.maximum(np.round(share * lengths[order]), 1).astype(np.int64)
+    start = np.append(np.where(tail, at, e.start[order]), e.start[-1])
+    final, known = e.final_obs[order], e.has_final[order] | head
+    final[head] = demos.obs[at[head]]
+    ids = e.id[order]
+    ids = np.where(tail, np.char.add(ids, " (end)"), ids) if ids.dtype.kind == "U" else np.where(tail, ids.max() + np.cumsum(tail), ids)
+    parts = Episodes(start, e.agent[order], ids, e.terminated[order] & ~head, e.truncated[order] | head, final, known)
+    return dataclasses.replace(demos, episodes=parts), tail
 
 
 def judged(
@@ -134,9 +167,10 @@ class Steps:
 
 
 def _steps(shown: Demonstrations, held: Demonstrations | None, seed: int) -> Steps:
-    parts = [_part(shown, False, MOST_STEPS, seed)]
+    most = min(MOST_STEPS, MOST_ANSWERS // len(shown.agents))
+    parts = [_part(shown, False, most, seed)]
     if held is not None and len(held):
-        parts.append(_part(held, True, MOST_STEPS // 2, seed))
+        parts.append(_part(held, True, most // 2, seed))
     first = parts[0].episode.max(initial=-1) + 1
     if len(parts) > 1:
         parts[1] = dataclasses.replace(parts[1], episode=parts[1].episode + first)

@@ -22,6 +22,9 @@ import psiphi
 from psiphi import checkpoint, disk, printable, report
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.answers import MOST_SHOWN, Preferences, Reward, weightiest
+from psiphi.api.explore import followed as led_to
+from psiphi.api.explore import led_on
+from psiphi.api.factors import Factors, factors
 from psiphi.api.itd import OFFLINE
 from psiphi.api.judging import shown_and_held
 from psiphi.configs import Count, Number, Seed, Within
@@ -73,6 +76,10 @@ class Telling(NamedTuple):
     """``[K, names]``: of agent k's reward with each; 0 where either never changes."""
     pair: tuple[int, int] | None
     """The two entries that tell most of the rewards together; None if there are fewer or too many."""
+    shared: Factors
+    """The rewards in a few directions that all agents share."""
+    shared_with: np.ndarray
+    """``[F, names]``: correlation of each direction with each name."""
 
 
 class Inferred(NamedTuple):
@@ -143,13 +150,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def followed(demos: Demonstrations) -> tuple[np.ndarray, np.ndarray]:
     """``[M, ...]``: the observation after each step, and whether it was seen; where it was not, it is the one before."""
-    e = demos.episodes
-    last = e.start[1:] - 1
-    led = demos.obs[np.minimum(np.arange(len(demos)) + 1, len(demos) - 1)].copy()
-    led[last] = np.where(e.has_final.reshape(-1, *[1] * (led.ndim - 1)), e.final_obs, demos.obs[last])
-    seen = np.ones(len(demos), bool)
-    seen[last] = e.has_final
-    return led, seen
+    return led_to(demos), led_on(demos)
 
 
 def looked_at(demos: Demonstrations, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +177,8 @@ def telling(demos: Demonstrations, steps: np.ndarray, led: np.ndarray, rewards: 
     known = led if led.shape[1] <= MOST_COLUMNS else led[:, :0]
     acted = demos.action[steps, None] == np.arange(demos.num_actions)
     names = (*demos.names[: known.shape[1]], *demos.action_names)
-    return Telling(names, correlations(rewards, np.hstack([known, acted])), telling_pair(known, rewards))
+    columns, shared = np.hstack([known, acted]), factors(rewards.astype(np.float64))
+    return Telling(names, correlations(rewards, columns), telling_pair(known, rewards), shared, correlations(shared.score, columns))
 
 
 def correlations(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -386,9 +388,25 @@ def preference_lines(found: Inferred) -> list[str]:
         "",
         *table_md(["", *agents], likeness_rows(agents, preferences)),
         "",
+        *shared_lines(agents, t, names),
+        "",
         f"Preferences w over the cumulants that all agents share{f' ({left} that matter less are in preferences.csv)' if left else ''}:",
         "",
         *table_md(["agent", *(named[i] for i in shown)], weights),
+    ]
+
+
+def shared_lines(agents: Sequence[str], t: Telling, names: Sequence[str]) -> list[str]:
+    """The rewards in a few directions that all agents share, each called after what it goes with most."""
+    called = []
+    for f, row in enumerate(t.shared_with):
+        most = [f"{names[i]} ({row[i]:+.2f})" for i in np.argsort(-np.abs(row))[:2] if abs(row[i]) >= 0.05]
+        called.append(f"{f + 1}: {', '.join(most) or 'nothing alone'}")
+    return [
+        f"The same rewards in {len(called)} directions that all agents share, turned so that each agent wants few of them",
+        f"({t.shared.kept:.0%} of the variance; each direction is called after what it goes with):",
+        "",
+        *table_md(["agent", *called], [[agent, *map(float, row)] for agent, row in zip(agents, t.shared.loading, strict=True)]),
     ]
 
 
