@@ -140,20 +140,24 @@ def headline() -> str:
 
 
 def logs_rows() -> list[list[str]]:
-    """An exact planner on what is inferred from logs alone, beside the imitation that was learned with it: means over agents and worlds.
-
-    One or two seeds allow no interval over seeds, so there is none, and nothing is said to be ahead.
-    """
+    """An exact planner on what is inferred from logs alone, beside its imitation: of each seed, the mean over agents."""
     plain = [cell for cell in cells("logs-alone") if cell["sweep"] == "main" and cell["condition"] == "no background"]
     rows = []
     for key, question in (("scores", "Plans on rewards from logs alone: score"), ("test_scores", "The same on layouts in no log: score")):
-        some = [cell for cell in plain if cell[key]]
-        mine, plainly, other = (_mean([cell[key][name] for cell in some]) for name in ("default", "plain", "imitation"))
-        counts = sorted({len({cell["seed"] for cell in some if cell["world"] == world}) for world in {cell["world"] for cell in some}})
-        compared = f"its own imitation: {other}; the plain reward: {plainly}"
+        mine, plainly, other = (_over_seeds([cell for cell in plain if cell[key]], key, name) for name in ("default", "plain", "imitation"))
+        compared = f"its own imitation: {words(other, 2)}; the plain reward: {words(plainly, 2)}"
         link = f"[{question}](results/logs-alone/README.md)"
-        rows.append([link, mine, compared, "none: too few seeds", "–", " to ".join(map(str, dict.fromkeys(counts)))])
+        rows.append([link, words(mine, 2), compared, outcome(mine, other), "–", f"{mine.seeds}"])
     return rows
+
+
+def _over_seeds(some: Sequence[dict[str, Any]], key: str, name: str) -> Estimate:
+    by_seed: dict[int, list[float]] = {}
+    for cell in some:
+        by_seed.setdefault(cell["seed"], []).append(cell[key][name])
+    got = report.estimate(np.array([np.mean(scores) for scores in by_seed.values()]))
+    assert got is not None
+    return got
 
 
 # --- What is not an experiment of the paper ------------------------------------------------------------------------------
