@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi.nets import Flat, PsiPhiNet
+from psiphi.nets import Coded, Flat, PsiPhiNet
 from psiphi.types import EnvSpec
 
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -70,6 +70,7 @@ def phi_table(net: PsiPhiNet) -> np.ndarray:
 
 def psi_table(net: PsiPhiNet) -> np.ndarray:
     """``[head, ensemble, place, action, d]``"""
+    assert not isinstance(net.psi_heads, Coded)
     weight = np.asarray(net.psi_heads.weights[0])
     return weight.reshape(*weight.shape[:3], net.num_actions, -1)
 

@@ -79,8 +79,8 @@ def write(path: Path, known: Known, demos: Demonstrations | None, world: World |
 def widget(found: dict[str, Any]) -> Any:
     """The page as a widget."""
     try:
-        import anywidget
-        import traitlets
+        import anywidget  # pyright: ignore[reportMissingImports]
+        import traitlets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
             "A widget needs anywidget, which is not installed: expected pip install 'psiphi[notebook]', or explore(demos, 'page.html')."
