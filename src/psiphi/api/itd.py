@@ -238,6 +238,12 @@ def held_out_nll(config: ITDConfig) -> Callable[[Any, jax.Array], dict[str, jax.
     return look
 
 
+def nothing_held_out(state: Any, key: jax.Array) -> dict[str, jax.Array]:
+    """There is nothing to look at while fitting, and no world to play in."""
+    del state, key
+    return {}
+
+
 def enough(config: ITDConfig, updates: int, rows: list[dict[str, Any]]) -> bool:
     """Whether the likelihood of what was held out has not got better for a while, after the priors count in full."""
     by_step: dict[int, list[float]] = {}
@@ -355,7 +361,7 @@ class ITD(Shown):
 
         world = dataclasses.replace(never_entered(spec), lensed=False)  # the network looks through the lens by itself
         run = Run("itd", world.name, config, offline=True, updates=updates, evaluate_every=CHUNK, seed=refits * self.seed)
-        look = None if steps.aside.held is None else held_out_nll(config)
+        look = nothing_held_out if steps.aside.held is None else held_out_nll(config)
         until = None if steps.aside.held is None else partial(enough, config, updates)
         result = training.train(run, demos=steps, world=world, make=make, seeds=refits, evaluate=look, until=until, **how)
         state = result.state if refits > 1 else jax.tree.map(lambda x: x[None], result.state)
