@@ -133,7 +133,7 @@ def npz_case(name: str, said: str | None, change: dict[str, Any] | Callable[[Pat
             change(path)
         else:
             arrays = {key: value for key, value in (ARRAYS | change).items() if key != drop}
-            np.savez(path, allow_pickle=True, **arrays)
+            np.savez(path, **arrays)
         return Demonstrations.read(path)
 
     add("npz", name, said, act)

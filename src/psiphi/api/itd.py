@@ -65,7 +65,7 @@ MOST_OWN_CUMULANTS = 16
 LEAST_CUMULANTS = 4
 
 REFITS = 3
-"""So many fits from different beginnings are made of logs; what is handed out is their mean, and where they differ is said."""
+"""So many fits from different beginnings are made of logs; what is handed out is their median, and where they differ is said."""
 
 LEARNED_REFITS = 2
 """The same where cumulants are learned: no two fits learn the same ones, so the first is handed out."""
@@ -280,7 +280,7 @@ class ITD(Shown):
 
     `config` None is `psiphi.api.OFFLINE` for rows of numbers and `psiphi.api.LEARNED` for pictures. `features` are cumulants of the
     user's: a function ``(obs, action, next_obs, terminated) -> [B, d]``, or names of columns. `refits` fits are made from different
-    beginnings (None: 3, or 2 of learned cumulants); their mean is handed out. Each takes at most `updates` (None: 2,000, or 4,000 of
+    beginnings (None: 3, or 2 of learned cumulants); their median is handed out. Each takes at most `updates` (None: 1,500, or 4,000 of
     learned cumulants). The same seed and data give the same model.
     """
 

@@ -62,7 +62,7 @@ class Infer:
     seed: Seed = 0
     """Decides everything random."""
     updates: Count | None = None
-    """At most so many updates; None: 2,000, or 4,000 of learned cumulants."""
+    """At most so many updates; None: 1,500, or 4,000 of learned cumulants."""
     itd: ITDConfig = field(default_factory=lambda: OFFLINE)
     """Every setting of the learner."""
 

@@ -1,6 +1,7 @@
 """Does experience improve imitation where there is little to imitate?"""
 
-from psiphi.experiments.paper.experiment import ALL, Experiment, Figure, Method, Table, Variant
+from psiphi.experiments.paper.experiment import Experiment, Method, Table, Variant
+from psiphi.experiments.paper.figure_imitation import ACCURACIES
 
 SHOWN = (2, 5, 10, 20, 80)
 """Demonstrated episodes of each demonstrator."""
@@ -23,15 +24,6 @@ EXPERIMENT = Experiment(
         for name, label in _LEARNERS.items()
     ),
     measures=(),
-    tables=(
-        Table(
-            "Accuracy",
-            (
-                ("held out", Figure("accuracy", ALL)),
-                ("held out, best", Figure("best_accuracy", ALL)),
-                ("shown", Figure("shown_accuracy", ALL)),
-            ),
-        ),
-    ),
+    tables=(Table("Accuracy", ACCURACIES),),
     axes=("updates", "accuracy"),
 )

@@ -3,6 +3,12 @@
 from psiphi.experiments.paper.experiment import ALL, Experiment, Figure, Method, Printed, Table, Variant
 from psiphi.experiments.paper.shared import CONTINUOUS
 
+ACCURACIES = (
+    ("held out", Figure("accuracy", ALL)),
+    ("held out, best", Figure("best_accuracy", ALL)),
+    ("shown", Figure("shown_accuracy", ALL)),
+)
+
 EXPERIMENT = Experiment(
     name="figure-imitation",
     title="Predicting what others will do (hypothesis H4 on Roundabout)",
@@ -25,11 +31,7 @@ EXPERIMENT = Experiment(
     tables=(
         Table(
             "Accuracy",
-            (
-                ("held out", Figure("accuracy", ALL)),
-                ("held out, best", Figure("best_accuracy", ALL)),
-                ("shown", Figure("shown_accuracy", ALL)),
-            ),
+            ACCURACIES,
             {
                 "PsiPhi-learning (the paper's figure, about)": (Printed(0.95), None, None),
                 "BC (the paper's figure, about)": (Printed(0.8), None, None),
