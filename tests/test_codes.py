@@ -106,7 +106,7 @@ def test_a_new_agent_is_a_new_code_and_no_other_changes(fitted, walks, tmp_path)
 
 def test_many_agents_get_codes_unless_the_config_says_otherwise(walks):
     many = dataclasses.replace(
-        walks, agents=tuple(range(40)), episodes=walks.episodes._replace(agent=(np.arange(120) % 40).astype(np.int32))
+        walks, agents=tuple(range(110)), episodes=walks.episodes._replace(agent=(np.arange(120) % 110).astype(np.int32))
     )
     assert offline(None, many).code > 0 and offline(None, walks).code == 0 and offline(OFFLINE, many).code == 0
 

@@ -56,8 +56,9 @@ MOST_COLUMNS = 64
 MOST_NAMES = 4 * MOST_COLUMNS
 """A model keeps the names of so many entries of an observation; pictures have more, and no names."""
 
-MOST_HEADS, CODE = 32, 16
-"""More agents share one network, and each has a code of so many numbers, unless the config says otherwise."""
+MOST_HEADS, CODE = 100, 16
+"""More agents share one network, and each has a code of so many numbers, unless the config says otherwise. Codes were seen to imitate less
+well than heads, so they are for those whom heads would cost too much."""
 
 MOST_OWN_CUMULANTS = 16
 """Up to so many agents have a learned cumulant each, unless the config says otherwise."""
@@ -432,7 +433,7 @@ def warn_of_length(config: ITDConfig, made: itd.Initial, demos: Demos, updates: 
     found = forecast(config, made, demos, updates, refits)
     if found.seconds < LONG:
         return
-    many = "" if config.code or demos.count.shape[0] <= MOST_HEADS else f", a code for each agent (code={CODE})"
+    many = "" if config.code or demos.count.shape[0] <= MOST_OWN_CUMULANTS else f", a code for each agent (code={CODE})"
     print(
         f"psiphi: this fit of {demos.count.shape[0]} agents takes about {found.seconds / 60:.0f} minutes on one core and "
         f"{found.bytes / 2**30:.1f} GiB; fewer updates or refits{many} or groups of agents make it shorter.",
