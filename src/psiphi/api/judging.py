@@ -22,17 +22,22 @@ from psiphi.types import Demonstration
 MOST_STEPS = 20_000
 """Steps, of whole episodes, from which the evidence is measured."""
 
-CAUTION = 4.0
-"""The weight of the advantage in a reward whose agent is known where a plan goes: the imitation knows, and no plan should know better."""
-
-GENERALISES = 0.6
-"""An imitation generalises if held-out actions surprise it by less than this share of log A nats ..."""
+CAUTIONS = (0.1, 0.3, 1.0, 4.0)
+"""Weights of the advantage in a reward: where an imitation does not generalise, where it does, where an agent is at home, and where even
+there a plan on less leaves what the agent does."""
 
 GAP = 0.2
-"""... and by less than this share more than the actions that it learned from: in new layouts it is two to five times as much."""
+"""An imitation generalises if held-out actions surprise it by less than this share of log A nats more than those that it learned from, and
+by less than log A: in new layouts it is two to five times as much."""
 
 FAMILIAR = 0.9
 """An agent is at home if at least this share of its steps is in states in which another of its episodes was."""
+
+REPEATS = 0.5
+"""With less, states do not repeat, and whether an agent is at home cannot be counted: an imitation that generalises counts instead."""
+
+KEPT = 0.98
+"""A plan that avoids less of what its agent avoids is given more caution."""
 
 ROUGHLY = 0.0
 """Where observations do not repeat, a network plans, and much less well: there, only a plan that is worse than chance says something."""
@@ -107,9 +112,13 @@ def judged(
         replanning.again(steps.state, steps.who, steps.episode).astype(float), steps.who, np.ones(len(steps.who), bool), len(known.agents)
     )
     gap = nll - evidence.by_agent(-log_prob[steps.who, np.arange(len(steps.who))], steps.who, ~steps.held, len(known.agents))
-    caution = _caution(known, kind, nll, gap, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
-    avoided, exact = _avoided(known, steps, asked, [np.zeros(len(caution)), np.array(caution)], background, seed)
-    handed = np.where(np.array(caution) > 0, avoided[1], np.nan)  # where the imitation does not generalise, it is no better to plan on
+    least, most = _cautions(known, kind, nll, gap, familiar, np.bincount(steps.who[steps.held], minlength=len(known.agents)))
+    levels = np.unique(np.clip(np.array(CAUTIONS)[:, None], least, most), axis=0)
+    avoided, exact = _avoided(known, steps, asked, [np.zeros(len(least)), *levels], background, seed)
+    chosen = _enough(avoided[1:], exact), np.arange(len(least))
+    caution = levels[chosen]
+    knows = caution > CAUTIONS[0]  # where the imitation does not generalise, it is no better to plan on
+    handed = np.where(knows, np.stack(avoided[1:])[chosen], np.nan)
     plain, handed = (x if exact else np.where(x < ROUGHLY, x, np.nan) for x in (avoided[0], handed))
     forms = tuple("behaviour" if share < verdict.HANDED else "wants" for share in handed)
     found = measured(known, members, steps, asked, log_prob, seed)._replace(
@@ -128,20 +137,39 @@ def judged(
         spread = evidence.interval(rewards)
         table = np.stack([np.minimum(spread.low, known.likeness), np.maximum(spread.high, known.likeness)])
     return dataclasses.replace(
-        known, caution=caution, forms=forms if known.form == "wants" else (), verdict=verdict.judge(found), likeness_range=table
+        known,
+        caution=tuple(caution.tolist()),
+        forms=forms if known.form == "wants" else (),
+        verdict=verdict.judge(found),
+        likeness_range=table,
     )
 
 
-def _caution(known: Known, kind: str, nll: np.ndarray, gap: np.ndarray, familiar: np.ndarray, held: np.ndarray) -> tuple[float, ...]:
-    """Of each agent, how much a plan should stay with what it does: much where it was seen, or where it is predicted as well as there.
+def _cautions(
+    known: Known, kind: str, nll: np.ndarray, gap: np.ndarray, familiar: np.ndarray, held: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each agent, how much a plan should stay with what it does, at least and at most: the better its behaviour is known, the more.
 
-    Of features that the user gave, only the former counts: they say what matters in new places, and a clone does not.
+    Features that the user gave say what matters in new places, and a clone does not: there caution is for who is at home.
     """
     if known.form != "wants":
-        return (0.0,) * len(nll)
+        return np.zeros(len(nll)), np.zeros(len(nll))
     nats = math.log(max(known.num_actions, 2))
-    generalises = (nll < GENERALISES * nats) & (gap < GAP * nats) & (held >= verdict.FEW_HELD_OUT) & (kind != "given")
-    return tuple(np.where((familiar >= FAMILIAR) | generalises, CAUTION, 0.0).tolist())
+    home = familiar >= FAMILIAR
+    generalises = (nll < nats) & (gap < GAP * nats) & (held >= verdict.FEW_HELD_OUT)
+    fresh, new, usual, most = (np.full(len(nll), level) for level in CAUTIONS)
+    repeats = familiar >= REPEATS
+    if kind == "given":
+        return np.where(home, usual, 0.0), np.where(home, most, 0.0)
+    low = np.where(home | (generalises & ~repeats), usual, np.where(generalises, new, fresh))
+    return low, np.where(home, most, np.where(generalises, usual, fresh))
+
+
+def _enough(avoided: Sequence[np.ndarray], exact: bool) -> np.ndarray:
+    """Of each agent, the first caution at which a plan keeps to what it does; the last where none does, or where plans are rough."""
+    kept = (np.stack(avoided) >= KEPT) & exact
+    kept[-1] = True
+    return kept.argmax(axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
