@@ -187,6 +187,7 @@ def adapt(config: Adapt) -> None:
 
 def _met(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     """The task is met in the world, k episodes long."""
+    import jax
     import jax.numpy as jnp
     import numpy as np
 
@@ -197,16 +198,18 @@ def _met(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     greedy = {"kappa": 0.0, "temperature": 0.0} if config.inference == "least-squares" else {}
     settings = FewShotConfig(inference=config.inference, **greedy)
     got = playing.adapted(found, place, settings, config.seed, shots=config.shots, repetitions=config.repetitions)
-    by_shots = {"0": got.first, str(config.shots): got.after}
-    lengths = {"lengths": jnp.full(len(got.first), place.world.longest(place.config)), "finished": jnp.ones(len(got.first), bool)}
-    figures = {
-        k: {n: float(x) for n, x in place.world.figures(place.config, place.task, {"returns": jnp.asarray(r), **lengths}).items()}
-        for k, r in by_shots.items()
-    }
+    episodes = {"lengths": jnp.full(len(got.first), place.world.longest(place.config)), "finished": jnp.ones(len(got.first), bool)}
+    counted = ({}, {}) if got.features is None else tuple({"features": x} for x in got.features)
+
+    def figures(some: dict[str, Any]) -> dict[str, float]:
+        found = place.world.figures(place.config, place.task, jax.tree.map(jnp.asarray, episodes | some))
+        return {name: float(x) for name, x in found.items()}
+
+    plain = figures({"returns": got.first})  # of these only the returns are known
+    by_shots = {"0": figures({"returns": got.first, **counted[0]}), str(config.shots): figures({"returns": got.after, **counted[1]})}
+    names = [name for name in by_shots["0"] if name in ("return", "normalised_return") or name not in plain]
     result: dict[str, Any] = {"task": place.task, "w": np.mean(got.w, axis=0).tolist()}
-    for name in ("return", "normalised_return"):
-        if name in figures["0"]:
-            result[name] = {shots: row[name] for shots, row in figures.items()}
+    result |= {name: {shots: row[name] for shots, row in by_shots.items()} for name in names}
     return result, got.w[0]
 
 
@@ -226,12 +229,11 @@ def _adaptation_table(found: dict[str, Any], config: Adapt) -> Any:
     if "explained" in found:
         rows = [[f"{found['steps']:,}", f"{found['explained']:.2f}"]]
         return _table(f"The task of {config.transitions}", ["rewarded steps", "share of the rewards' variance explained"], rows, w)
-    rows, names = [], {"return": "return", "normalised_return": "normalised"}
-    there = [name for name in names if name in found]
+    rows, there = [], [name for name, value in found.items() if isinstance(value, dict)]
     for shots in found[there[0]] if there else ():
         name = "first episode (0-shot)" if shots == "0" else f"after {shots} episode{'s' if shots != '1' else ''} ({shots}-shot)"
         rows.append([name, *(f"{found[figure][shots]:+.2f}" for figure in there)])
-    headings = ["", *(names[name] for name in there)]
+    headings = ["", *(name.replace("normalised_return", "normalised").replace("_", " ") for name in there)]
     return _table(f"Task {found['task']}, mean of {config.repetitions} repetitions", headings, rows, w)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from psiphi import configs, tasks
 from psiphi import model as models
 from psiphi.configs import Weight
-from psiphi.loops.gym import Worlds
+from psiphi.loops.gym import Worlds, features_of
 from psiphi.model import Model
 from psiphi.types import Env
 
@@ -47,6 +47,8 @@ class Shots(NamedTuple):
     """Undiscounted return of an episode after the last of k."""
     w: Float[Array, "N d"]
     """The preferences inferred."""
+    features: tuple[Array, Array] | None = None
+    """What the environments counted, ``[N, f]``, in the first and in the last of these episodes; None where they count nothing."""
 
 
 def infer(config: FewShotConfig, model: Model, stats: tasks.Statistics) -> tasks.Posterior:
@@ -116,15 +118,17 @@ def few_shot_in(worlds: Worlds, model: Model, config: FewShotConfig, key: Array,
     """`few_shot` with a repetition in each of some Gymnasium environments."""
     stats = jax.vmap(lambda _: tasks.no_experience(model.w.shape[1]))(jnp.arange(worlds.num_envs))
     keys = jax.random.split(key, shots + 1)
-    returns = []
+    returns, counts = [], []
     for i in range(shots + 1):
         inside = i == 0
         kappa = config.kappa if inside and config.inference == "bayes" else 0.0
         worlds.reset(seed + i)
-        total, after = _episode_in(worlds, model, config, stats, keys[i], max_steps=max_steps, learn_inside=inside, kappa=kappa)
+        total, features, after = _episode_in(worlds, model, config, stats, keys[i], max_steps=max_steps, learn_inside=inside, kappa=kappa)
         stats = after if i < shots else stats  # in the last one it is judged, not taught
         returns.append(total)
-    return Shots(returns[0], returns[-1], infer(config, model, stats).mean)
+        counts.append(features)
+    met = None if counts[0] is None else (counts[0], counts[-1])
+    return Shots(returns[0], returns[-1], infer(config, model, stats).mean, met)
 
 
 def _episode_in(
@@ -137,7 +141,7 @@ def _episode_in(
     max_steps: int,
     learn_inside: bool,
     kappa: float,
-) -> tuple[Array, tasks.Statistics]:
+) -> tuple[Array, Array | None, tasks.Statistics]:
     """One episode in each environment, which are at the beginning of one; what comes after its end does not count."""
     believe = jax.jit(lambda stats: infer(config, model, stats))
     act = jax.jit(lambda obs, belief, k: models.act_on_belief(model, obs, belief, k, kappa=kappa, temperature=config.temperature))
@@ -148,6 +152,7 @@ def _episode_in(
         return jax.vmap(tasks.observe)(stats, features, now.reward, counts)
 
     going, total, belief = np.ones(worlds.num_envs, np.float32), np.zeros(worlds.num_envs), believe(stats)
+    met: np.ndarray | None = None
     for t in range(max_steps):
         obs = jnp.asarray(worlds.obs)
         action = act(obs, belief, jax.random.fold_in(key, t))
@@ -156,7 +161,10 @@ def _episode_in(
         stats = learn(stats, obs, action, jax.tree.map(jnp.asarray, step.transition), jnp.asarray(counts))
         belief = believe(stats) if learn_inside else belief
         total += counts * np.asarray(step.transition.reward)
+        seen = features_of(step)
+        if seen is not None:
+            met = counts[:, None] * seen + (0.0 if met is None else met)
         going = going * (1.0 - counts * np.asarray(step.transition.last, np.float32))
         if not going.any():
             break
-    return jnp.asarray(total), stats
+    return jnp.asarray(total), None if met is None else jnp.asarray(met), stats

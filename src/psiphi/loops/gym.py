@@ -185,9 +185,10 @@ def rollout_returns(
 
 def features_of(step: Step) -> np.ndarray | None:
     """What each environment's info calls the "features" of the step, ``[N, f]``; None if it does not."""
-    if "features" not in step.info:
+    found = [_info_of(step.info, i).get("features") for i in range(len(step.real))]
+    if any(one is None for one in found):  # the info of a reset, where every episode ended, has none
         return None
-    return np.stack([_info_of(step.info, i)["features"] for i in range(len(step.real))]).astype(np.float64)
+    return np.stack(found).astype(np.float64)
 
 
 def run(
