@@ -497,20 +497,22 @@ def test_numbers_of_any_scale_are_standardised():
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "seen", "kept"),
+    ("shape", "dtype", "top", "seen", "kept"),
     [
-        ((84, 84, 3), np.uint8, (84, 84, 3), True),
-        ((4, 84, 84), np.uint8, (84, 84, 4), True),
-        ((84, 84), np.uint8, (84, 84, 1), True),
-        ((7, 7, 5), np.uint8, (7, 7, 5), True),
-        ((5, 5), np.float32, (5, 5), False),
-        ((3, 20, 20), np.float32, (20, 20, 3), False),
-        ((128,), np.uint8, (128,), False),
+        ((84, 84, 3), np.uint8, 255, (84, 84, 3), True),
+        ((4, 84, 84), np.uint8, 255, (84, 84, 4), True),
+        ((84, 84), np.uint8, 255, (84, 84, 1), True),
+        ((7, 7, 5), np.uint8, 11, (7, 7, 5), True),
+        ((7, 7, 5), np.uint8, 255, (7, 7, 5), False),  # a small picture: networks would not scale it
+        ((20, 20, 3), np.uint8, 2, (20, 20, 3), False),  # a large board: they would make it dark
+        ((5, 5), np.float32, 255, (5, 5), False),
+        ((3, 20, 20), np.float32, 255, (20, 20, 3), False),
+        ((128,), np.uint8, 255, (128,), False),
     ],
     ids=str,
 )
-def test_pictures_keep_their_bytes_and_are_turned_round(shape, dtype, seen, kept):
-    obs = np.random.default_rng(0).integers(0, 255, (6, *shape)).astype(dtype)
+def test_pictures_keep_their_bytes_and_are_turned_round(shape, dtype, top, seen, kept):
+    obs = np.random.default_rng(0).integers(0, top, (6, *shape)).astype(dtype)
     glass = lens.lens_for(obs, shape, dtype)
     got = look(glass, obs)
     assert got.shape[1:] == seen == glass.seen_shape and (got.dtype == np.uint8) == kept == (not glass.standardise)

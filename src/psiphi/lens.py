@@ -1,7 +1,7 @@
 """How networks see a stranger's observations: numbers of any scale, pictures of any layout.
 
 Vectors are standardised by the mean and spread of the demonstrations. Pictures ``[H, W, C]`` of bytes stay bytes, as the networks scale
-them themselves; pictures with their channels first, or without a channel axis, are turned round.
+them themselves, and so do small boards of small numbers; large boards and small pictures are standardised. Pictures with their channels first, or without a channel axis, are turned round.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,10 @@ FARTHEST = 10.0
 
 SMALLEST_PICTURE = 17
 """What is lower than this is a board, not a picture; the torsos draw the same line."""
+
+
+BRIGHT = 32
+"""Bytes of pictures reach beyond this, the numbers of a board do not."""
 
 
 def layout_of(shape: tuple[int, ...], dtype: Any) -> Layout:
@@ -81,7 +85,7 @@ def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
     """The lens for observations of this shape and kind, of which `obs` ``[M, ...]`` are examples."""
     kind = np.dtype(dtype)
     layout = layout_of(shape, kind)
-    standardise = not (kind == np.uint8 and len(arranged_shape(shape, layout)) == 3)
+    standardise = not (kind == np.uint8 and len(arranged_shape(shape, layout)) == 3 and _as_networks_take_it(obs, shape, layout))
     if not standardise:
         return Lens(shape, kind, layout, False, np.zeros((), np.float32), np.ones((), np.float32))
     arranged = look(np.asarray(obs), 0.0, 1.0, layout, False)
@@ -91,6 +95,11 @@ def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
     rounding = 4 * np.finfo(np.float32).eps * np.abs(mean)
     scale = np.where(spread > rounding, spread, 1.0)
     return Lens(shape, kind, layout, True, mean.astype(np.float32), scale.astype(np.float32))
+
+
+def _as_networks_take_it(obs: np.ndarray, shape: tuple[int, ...], layout: Layout) -> bool:
+    """Whether bytes are what the networks take them for by their size: pictures, which they scale, or boards, which they do not."""
+    return not len(obs) or (arranged_shape(shape, layout)[0] >= SMALLEST_PICTURE) == (int(np.max(obs)) >= BRIGHT)
 
 
 def blank(shape: tuple[int, ...], dtype: Any, standardise: bool) -> Lens:
