@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": WORDS | {"demos", "envs"},
     "envs.inferred_reward": WORDS | {"model"},
     "loops": WORDS | CORE | {"model", "checkpoint", "progress", "loops"},
-    "lens": WORDS | {"nets"},
+    "lens": WORDS | {"nets", "cumulants"},
     "films": WORDS | {"loops"},
     "worlds": WORDS | CORE | {"model", "stats", "agents", "envs", "loops", "worlds"},
     # What is known of a trained thing, and its files: below training, which reads the models that pay or are begun with.

@@ -55,6 +55,81 @@ def test_an_end_can_be_a_flag_and_is_left_out_where_there_is_none():
     assert flag.rate[-1] == 0  # the constant is free
 
 
+def board(*things: tuple[int, int, int]) -> np.ndarray:
+    """A board of 5 x 5 cells: (row, column, channel) of each thing; channel 2 is who acts."""
+    cells = np.zeros((5, 5, 3), np.uint8)
+    for thing in things:
+        cells[thing] = 1
+    return cells
+
+
+def test_boards_are_counted():
+    with_coin, on_coin, without = board((0, 0, 0), (1, 0, 2)), board((0, 0, 0), (0, 0, 2)), board((0, 0, 2))
+    boards = np.stack([with_coin, on_coin, without])
+    assert cumulants.countable(boards) == (((0, 1),), ((0, 1), (2, 1)))  # channel 1 is empty, and one always acts somewhere
+    np.testing.assert_array_equal(cumulants.counts(boards, cumulants.countable(boards)), [[1, 0], [1, 1], [0, 0]])
+    np.testing.assert_array_equal(cumulants.counts(jnp.asarray(boards), (((2, 1),),)), [[1], [1], [1]])
+    columns = (boards[:2], np.zeros(2, np.int32), boards[1:], np.ones(2, np.float32))
+    changes = cumulants.changes(columns, levels=(), ends="state", counted=cumulants.countable(boards))
+    assert cumulants.names(changes, ()) == ("change of channel 0", "change of channel 0 and channel 2", "every step")
+    np.testing.assert_allclose(changes(*map(jnp.asarray, columns)), [[0, 2, 1], [-1, -2, 1]])  # spreads of 0, taken as 1, and a half
+
+
+@pytest.mark.parametrize(
+    "boards",
+    [
+        np.random.default_rng(0).integers(0, 255, (4, 8, 8, 3)).astype(np.uint8),
+        np.random.default_rng(0).normal(size=(4, 5, 5, 3)).astype(np.float32),
+        np.random.default_rng(0).integers(0, 20, (200, 8, 8, 2)).astype(np.uint8),
+        np.zeros((4, 75), np.uint8),
+    ],
+    ids=["a picture", "fractions", "many values", "rows"],
+)
+def test_what_is_no_board_is_not_counted(boards):
+    assert cumulants.countable(boards) == ()
+
+
+def collectors(episodes: int, seed: int = 0) -> psiphi.Demonstrations:
+    """Two who walk along a row, each to its own kind of coin, which lie at either end by chance."""
+    random = np.random.default_rng(seed)
+    obs, actions, who = [], [], []
+    for wanted, agent in enumerate(("red", "green")):
+        for _ in range(episodes):
+            sides, at = random.permutation(2), int(random.integers(1, 4))
+            left = {kind: (2, 4 * int(sides[kind])) for kind in (0, 1)}
+            seen, done = [], []
+            for _ in range(5):
+                seen.append(board((2, at, 2), *((*place, kind) for kind, place in left.items())))
+                toward = 1 if left.get(wanted, (2, 4))[1] > at else 0
+                done.append(toward if random.random() > 0.1 else 1 - toward)
+                at = int(np.clip(at + (1 if done[-1] else -1), 0, 4))
+                left = {kind: place for kind, place in left.items() if place != (2, at)}
+            obs.append(np.stack([*seen, board((2, at, 2), *((*place, kind) for kind, place in left.items()))]))
+            actions.append(np.array(done))
+            who.append(agent)
+    return psiphi.Demonstrations.from_lists(obs, actions, who, truncated=[True] * len(who), num_actions=2)
+
+
+def test_who_collects_what_is_told_from_boards(tmp_path):
+    fitted = psiphi.ITD(SMALL, seed=0, updates=400, refits=1).fit(collectors(60), progress=False)
+    assert fitted._used.cumulants == "changes" and "change of channel 0" in fitted._trained().names
+    before = board((2, 1, 2), (2, 0, 0), (2, 4, 1))[None], board((2, 1, 2), (2, 0, 1), (2, 4, 0))[None]
+    after = board((2, 0, 2), (2, 4, 1))[None], board((2, 0, 2), (2, 4, 0))[None]  # the one on the left was taken
+    for k, agent in enumerate(("red", "green")):
+        reward = fitted.reward(agent, "wants", 0.0)
+        own, others = (reward(before[i], [0], after[i], [False])[0] for i in (k, 1 - k))
+        assert own > others
+    fitted.save(tmp_path / "model")
+    again = psiphi.load(tmp_path / "model")
+    np.testing.assert_array_equal(
+        again.reward("red")(before[0], [0], after[0], [False]), fitted.reward("red")(before[0], [0], after[0], [False])
+    )
+    default = api.itd.offline(None, collectors(2))
+    assert default.cumulants == "changes"
+    with pytest.raises(UserError, match="observations are boards"):
+        psiphi.ITD(dataclasses.replace(SMALL, levels=("x",))).fit(collectors(2), progress=False)
+
+
 def test_features_of_the_users_are_traced_or_called_back():
     def numpys(obs, action, next_obs, terminated):
         return np.column_stack([np.asarray(next_obs)[:, 0] - np.asarray(obs)[:, 0], np.asarray(terminated)])

@@ -5,7 +5,9 @@ that are simple leave nothing to extrapolate: rewards are then linear in them. B
 ``(obs, action, next_obs, discount) -> [B, d]`` whose numbers no optimiser touches; `discount` is 0 where the task truly ended.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -36,11 +38,24 @@ RATES = 0.05, 20.0
 """A cumulant that is rare, or frequent, is weighed as if it were at most so much rarer or more frequent than the average one."""
 
 
+Kind = tuple[int, int]
+"""Something on a board: a channel, and its value in a cell."""
+
+Counted = tuple[tuple[Kind, ...], ...]
+"""What is counted on a board: the cells with one kind of thing, or with two at once."""
+
+BRIGHTEST = 31
+"""No number of a board is larger; bytes of pictures are."""
+
+MOST_VALUES, MOST_KINDS, MOST_COUNTS = 12, 24, 64
+"""A channel of a board has at most so many values, a board so many kinds of things, and so many counts of them are observed."""
+
+
 class Changes(eqx.Module):
     """What changes in a step: differences of all observed numbers, levels of some, ends, the state at an end, and a constant.
 
     Numbers are standardised by the logs' mean and spread. Nothing changes in a step that ends the task: what it led to is not a state
-    any agent acts in.
+    any agent acts in. Of a board, the numbers are how many cells have a kind of thing, or two kinds at once.
     """
 
     mean: Float[Array, " n"]
@@ -50,6 +65,8 @@ class Changes(eqx.Module):
     levels: tuple[int, ...] = eqx.field(static=True)
     ends: Ends | None = eqx.field(static=True)
     """None: no logged step truly ends, so nothing is said of ends."""
+    counted: Counted = eqx.field(static=True, default=())
+    """What is counted on boards; () where observations are rows of numbers."""
 
     @property
     def size(self) -> int:
@@ -65,8 +82,37 @@ class Changes(eqx.Module):
         return jnp.concatenate([*parts, jnp.ones_like(end)], axis=1)
 
     def _standard(self, obs: Array) -> Float[Array, "B n"]:
-        rows = jnp.asarray(obs).reshape(obs.shape[0], math.prod(obs.shape[1:])).astype(jnp.float32)
-        return jnp.clip((rows - self.mean) / self.scale, -FARTHEST, FARTHEST)
+        rows = counts(jnp.asarray(obs), self.counted) if self.counted else obs.reshape(obs.shape[0], math.prod(obs.shape[1:]))
+        return jnp.clip((jnp.asarray(rows).astype(jnp.float32) - self.mean) / self.scale, -FARTHEST, FARTHEST)
+
+
+def counts(boards: Any, counted: Counted) -> Any:
+    """``[B, n]``: in how many cells of each board ``[B, H, W, C]`` all of these kinds are."""
+    library = jnp if isinstance(boards, Array) else np
+    there = {kind: boards[..., kind[0]] == kind[1] for kinds in counted for kind in kinds}
+    both = [functools.reduce(operator.and_, (there[kind] for kind in kinds)) for kinds in counted]
+    return library.stack([cells.sum(axis=(1, 2)) for cells in both], axis=1)
+
+
+def countable(boards: np.ndarray) -> Counted:
+    """What varies on boards such as these ``[B, H, W, C]`` and can be counted; () if they are no boards but pictures or rows of numbers."""
+    if boards.ndim != 4 or not len(boards) or not np.issubdtype(boards.dtype, np.integer):
+        return ()
+    if boards.min() < -MOST_VALUES or boards.max() > BRIGHTEST:
+        return ()
+    values = [np.unique(boards[..., channel]) for channel in range(boards.shape[-1])]
+    kinds = tuple((channel, int(v)) for channel, some in enumerate(values) for v in some if v != 0 or len(some) == 1)
+    if max(map(len, values)) > MOST_VALUES or len(kinds) > MOST_KINDS:
+        return ()
+    pairs = tuple((a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :] if a[0] != b[0])
+    some = boards[np.linspace(0, len(boards) - 1, min(len(boards), 20_000)).astype(int)]
+    found: dict[bytes, tuple[Kind, ...]] = {}
+    for what in (*((kind,) for kind in kinds), *pairs):
+        column = counts(some, (what,))[:, 0]
+        if column.min() < column.max():
+            found.setdefault((column - column[0]).astype(np.int32).tobytes(), what)
+    every = tuple(found.values())
+    return every if len(every) <= MOST_COUNTS else tuple(what for what in every if len(what) == 1)
 
 
 class Given(eqx.Module):
@@ -99,14 +145,19 @@ def _on_host(function: FeatureFunction, *columns: Any) -> np.ndarray:
 Cumulants = Changes | Given
 
 
-def changes(steps: Sequence[np.ndarray], *, levels: tuple[int, ...], ends: Ends) -> Changes:
+def changes(steps: Sequence[np.ndarray], *, levels: tuple[int, ...], ends: Ends, counted: Counted = ()) -> Changes:
     """What changes in steps such as these: ``obs, action, next_obs, discount``, of all agents."""
     obs, _, _, discount = steps
-    rows = obs.reshape(len(obs), -1).astype(np.float32)
+    rows = (counts(obs, counted) if counted else obs.reshape(len(obs), -1)).astype(np.float32)
     mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
     scale = np.where(spread > 4 * np.finfo(np.float32).eps * np.abs(mean), spread, 1.0)
     blank = Changes(
-        jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32), jnp.zeros(0), levels, ends if (discount == 0).any() else None
+        jnp.asarray(mean, jnp.float32),
+        jnp.asarray(scale, jnp.float32),
+        jnp.zeros(0),
+        levels,
+        ends if (discount == 0).any() else None,
+        counted,
     )
     return eqx.tree_at(lambda c: c.rate, blank, rates(_in_parts(blank, steps)).at[-1].set(0.0))
 
@@ -148,10 +199,16 @@ def _in_parts(cumulants: Cumulants, steps: Sequence[np.ndarray], part: int = 65_
     return np.concatenate([np.asarray(cumulants(*(jnp.asarray(x[i : i + part]) for x in steps))) for i in range(0, len(steps[0]), part)])
 
 
+def _called(kinds: tuple[Kind, ...]) -> str:
+    """The cells with these kinds, in words."""
+    return " and ".join(f"channel {channel}" + ("" if value == 1 else f" at {value}") for channel, value in kinds)
+
+
 def names(cumulants: Cumulants, columns: Sequence[str]) -> tuple[str, ...]:
     """What the cumulants are called, where the entries of an observation are called so."""
     if isinstance(cumulants, Given):
         return tuple(f"feature {i + 1}" for i in range(cumulants.size))
+    columns = tuple(map(_called, cumulants.counted)) or columns
     ends = ("end",) if cumulants.ends else ()
     at_end = tuple(f"{name} at the end" for name in columns) if cumulants.ends == "state" else ()
     levels = tuple(columns[i] for i in cumulants.levels)

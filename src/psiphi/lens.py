@@ -1,7 +1,8 @@
 """How networks see a stranger's observations: numbers of any scale, pictures of any layout.
 
 Vectors are standardised by the mean and spread of the demonstrations. Pictures ``[H, W, C]`` of bytes stay bytes, as the networks scale
-them themselves, and so do small boards of small numbers; large boards and small pictures are standardised. Pictures with their channels first, or without a channel axis, are turned round.
+them themselves, and so do small boards of small numbers; large boards and small pictures are standardised. Pictures with their channels
+first, or without a channel axis, are turned round.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psiphi.cumulants import BRIGHTEST
 from psiphi.nets import PsiPhiNet
 from psiphi.types import EnvSpec
 
@@ -22,10 +24,6 @@ FARTHEST = 10.0
 
 SMALLEST_PICTURE = 17
 """What is lower than this is a board, not a picture; the torsos draw the same line."""
-
-
-BRIGHT = 32
-"""Bytes of pictures reach beyond this, the numbers of a board do not."""
 
 
 def layout_of(shape: tuple[int, ...], dtype: Any) -> Layout:
@@ -99,7 +97,7 @@ def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
 
 def _as_networks_take_it(obs: np.ndarray, shape: tuple[int, ...], layout: Layout) -> bool:
     """Whether bytes are what the networks take them for by their size: pictures, which they scale, or boards, which they do not."""
-    return not len(obs) or (arranged_shape(shape, layout)[0] >= SMALLEST_PICTURE) == (int(np.max(obs)) >= BRIGHT)
+    return not len(obs) or (arranged_shape(shape, layout)[0] >= SMALLEST_PICTURE) == (int(np.max(obs)) > BRIGHTEST)
 
 
 def blank(shape: tuple[int, ...], dtype: Any, standardise: bool) -> Lens:

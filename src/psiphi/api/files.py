@@ -23,7 +23,7 @@ from psiphi.api.coverage import Coverage
 from psiphi.api.known import Known
 from psiphi.api.verdict import Verdict
 from psiphi.configs import Count, Positive, Seed, Weight, Within, from_json
-from psiphi.cumulants import Changes, Cumulants, Ends, FeatureFunction, Given
+from psiphi.cumulants import Changes, Counted, Cumulants, Ends, FeatureFunction, Given
 from psiphi.demos.discretiser import Discretiser
 from psiphi.errors import UserError
 from psiphi.model import Model
@@ -49,6 +49,7 @@ class GivenShape:
     columns: int = 0
     levels: tuple[int, ...] = ()
     ends: Ends | None = None
+    counted: Counted = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +300,7 @@ def given_shape(given: Cumulants | None) -> GivenShape | None:
         return None
     if isinstance(given, Given):
         return GivenShape(given.size, "given")
-    return GivenShape(given.size, "changes", given.mean.shape[0], given.levels, given.ends)
+    return GivenShape(given.size, "changes", given.mean.shape[0], given.levels, given.ends, given.counted)
 
 
 def _blank(shape: GivenShape | None, features: FeatureFunction | None) -> Cumulants | None:
@@ -308,7 +309,7 @@ def _blank(shape: GivenShape | None, features: FeatureFunction | None) -> Cumula
         return None
     if shape.kind == "given":
         return Given(jnp.zeros(shape.size), features, False)
-    return Changes(jnp.zeros(shape.columns), jnp.ones(shape.columns), jnp.zeros(shape.size), shape.levels, shape.ends)
+    return Changes(jnp.zeros(shape.columns), jnp.ones(shape.columns), jnp.zeros(shape.size), shape.levels, shape.ends, shape.counted)
 
 
 def _like(config: ITDConfig, glass: lens.Lens, described: Described, agents: int, features: FeatureFunction | None) -> Any:

@@ -22,7 +22,7 @@ from psiphi.api.judging import shown_and_held
 from psiphi.api.known import Known, known_from
 from psiphi.api.shown import Shown
 from psiphi.configs import Count, Few
-from psiphi.cumulants import Cumulants, FeatureFunction
+from psiphi.cumulants import Changes, Counted, Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
 from psiphi.demos.demonstrations import unnamed_actions
 from psiphi.demos.record import record
@@ -39,10 +39,10 @@ OFFLINE = ITDConfig(
     cumulants="changes", num_cumulants=0, gamma=0.0, lapse=0.1, cross_policy_on="pooled", cross_batch=128, batch=48, cross_policy=1.0,
     sparsity=0.05, sparsity_scale=10.0, sparsity_ramp=0.3, torso_hidden=(128, 128), psi_hidden=(64,),
 )  # fmt: skip
-"""ITD from logs alone, for observations that are rows of numbers: rewards are linear in what changes in a step."""
+"""ITD from logs alone, for observations that are rows of numbers or boards: rewards are linear in what changes in a step."""
 
 LEARNED = ITDConfig(num_cumulants=0, gamma=0.0, cross_policy_on="pooled", cross_batch=128, sparsity=0.0)
-"""ITD from logs alone for pictures, boards and long rows: cumulants are learned, and rewards are handed out as behaviour."""
+"""ITD from logs alone for pictures and long rows: cumulants are learned, and rewards are handed out as behaviour."""
 
 OFFLINE_UPDATES = 1_500
 """Updates of a fit whose cumulants are not learned, unless the user says otherwise."""
@@ -93,13 +93,13 @@ Background = Demonstrations | gymnasium.Env[Any, Any] | str | Callable[[], gymna
 def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = None) -> ITDConfig:
     """The config that logs alone allow; what it leaves open (0) is chosen by the logs.
 
-    The default has cumulants of what changes where observations are rows of numbers, and learned ones else. In a config for use with an
-    environment, cross-policy evaluation moves to the pool of all demonstrations, and the sparse-reward prior on learned cumulants, which
-    must not see demonstrators' own steps, is left out.
+    The default has cumulants of what changes where observations are rows of numbers or boards, and learned ones else. In a config for use
+    with an environment, cross-policy evaluation moves to the pool of all demonstrations, and the sparse-reward prior on learned cumulants,
+    which must not see demonstrators' own steps, is left out.
     """
     own = config is None
     if config is None:
-        config = OFFLINE if math.prod(demos.obs.shape[1:]) <= MOST_COLUMNS else LEARNED
+        config = OFFLINE if math.prod(demos.obs.shape[1:]) <= MOST_COLUMNS or counted_in(demos) else LEARNED
         config = dataclasses.replace(config, cumulants="given") if features is not None and config is OFFLINE else config
     if (features is not None) != (config.cumulants == "given"):
         raise UserError(
@@ -107,7 +107,7 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
             if features is None
             else f'There are features, but cumulants is {config.cumulants!r}: expected "given".'
         )
-    if config.cumulants == "changes" and math.prod(demos.obs.shape[1:]) > 4 * MOST_COLUMNS:
+    if config.cumulants == "changes" and math.prod(demos.obs.shape[1:]) > 4 * MOST_COLUMNS and not counted_in(demos):
         raise UserError(
             f'cumulants is "changes", but observations have {math.prod(demos.obs.shape[1:])} numbers, expected at most {4 * MOST_COLUMNS}; '
             'use "learned(s\')" or give features.'
@@ -140,8 +140,17 @@ def cumulants_for(config: ITDConfig, demos: Demonstrations, features: Any) -> Cu
     steps = (obs, action, next_obs, discount)
     if config.cumulants == "given":
         return cumulants.given(feature_function(features, demos), steps)
-    levels = range(len(demos.names)) if config.levels == ("all",) else [column(demos, name) for name in config.levels]
-    return cumulants.changes(steps, levels=tuple(levels), ends=config.ends)
+    counted = counted_in(demos)
+    if counted and config.levels != ("all",):
+        raise UserError(f"levels is {config.levels}, but observations are boards, expected all: what is on them is counted.")
+    width = len(counted or demos.names)
+    levels = range(width) if config.levels == ("all",) else [column(demos, name) for name in config.levels]
+    return cumulants.changes(steps, levels=tuple(levels), ends=config.ends, counted=counted)
+
+
+def counted_in(demos: Demonstrations) -> Counted:
+    """What is counted on the boards of these logs; () if they are no boards, or so small that every cell is a number."""
+    return cumulants.countable(demos.obs) if math.prod(demos.obs.shape[1:]) > MOST_COLUMNS else ()
 
 
 def column(demos: Demonstrations, name: str) -> int:
@@ -340,7 +349,8 @@ class ITD(Shown):
             **called(demos),
         )  # fmt: skip
         self._used, self._task = config, None
-        kinds = "changes, end, constant" if "end" in known.names else config.cumulants
+        what = "counts" if isinstance(given, Changes) and given.counted else config.cumulants
+        kinds = f"{what}, end, constant" if "end" in known.names else what
         self._known = judging.judged(known, members, shown, held, kinds, rows[-1], seed=self.seed, background=steps.background)
         self.run_dir = directory
         if directory is not None:

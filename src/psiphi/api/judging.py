@@ -120,7 +120,6 @@ def judged(
     knows = caution > CAUTIONS[0]  # where the imitation does not generalise, it is no better to plan on
     handed = np.where(knows, np.stack(avoided[1:])[chosen], np.nan)
     plain, handed = (x if exact else np.where(x < ROUGHLY, x, np.nan) for x in (avoided[0], handed))
-    forms = tuple("behaviour" if share < verdict.HANDED else "wants" for share in handed)
     found = measured(known, members, steps, asked, log_prob, seed)._replace(
         nll=nll,
         familiar=familiar,
@@ -131,6 +130,8 @@ def judged(
         rank=float(last.get("train/rank") or math.nan) if kind.startswith("learned") else math.nan,
         **_facts(shown, held),
     )
+    lost = (handed < verdict.HANDED) | ((found.signal < verdict.SIGNAL) & kind.startswith("counts"))
+    forms = tuple("behaviour" if share else "wants" for share in lost)
     table = None
     if len(members) > 1:
         rewards = np.stack([in_chunks(all_rewards, member, steps.columns) for member in members])
@@ -159,7 +160,7 @@ def _cautions(
     generalises = (nll < nats) & (gap < GAP * nats) & (held >= verdict.FEW_HELD_OUT)
     fresh, new, usual, most = (np.full(len(nll), level) for level in CAUTIONS)
     repeats = familiar >= REPEATS
-    if kind == "given":
+    if kind.startswith(("given", "counts")):
         return np.where(home, usual, 0.0), np.where(home, most, 0.0)
     low = np.where(home | (generalises & ~repeats), usual, np.where(generalises, new, fresh))
     return low, np.where(home, most, np.where(generalises, usual, fresh))
