@@ -6,7 +6,8 @@ Two demonstrators, who want red and green coins, as in the paper; boards are new
 written.
 
 - *before*: what was handed out before version 0.2, a learned phi(s, a) times w.
-- *default*: what `psiphi.ITD().fit(logs).reward(agent)` hands out for boards: behaviour, as a reward.
+- *behaviour*: the same model's behaviour, as a reward: what is handed out where cumulants are learned.
+- *default*: what `psiphi.ITD().fit(logs).reward(agent)` hands out for boards: linear in counts of what is on them.
 - *given*: the user says that coins can matter: `features` count how many of each colour a step takes from the board.
 """
 
@@ -24,6 +25,7 @@ import run
 
 import psiphi
 from psiphi import Demonstrations
+from psiphi.agents.itd import ITDConfig
 from psiphi.api.itd import LEARNED, OFFLINE
 from psiphi.envs import coingrid, coingrid_exact
 from psiphi.experiments.measures import transfer
@@ -100,10 +102,11 @@ def measured(world: coingrid.CoinGridConfig, rewards: dict[str, Any], seed: int,
     return found
 
 
-def fitted(logs: Demonstrations, seed: int, features: Any = None, updates: int | None = None) -> tuple[psiphi.ITD, float]:
-    """The default, or the one for features of the user's; and what it took."""
+def fitted(
+    logs: Demonstrations, seed: int, config: ITDConfig | None, features: Any = None, updates: int | None = None
+) -> tuple[psiphi.ITD, float]:
+    """A model, and what it took; no config is the default."""
     began = time.process_time()
-    config = LEARNED if features is None else dataclasses.replace(OFFLINE, cumulants="given")
     return psiphi.ITD(config, seed=seed, features=features, updates=updates).fit(logs, progress=False), time.process_time() - began
 
 
@@ -120,11 +123,14 @@ def main() -> None:
     for seed in args.seeds:
         world = coingrid.CoinGridConfig()
         logs = as_logs(record(world, WANTS, args.episodes, seed))
-        learned, learned_s = fitted(logs, seed, updates=args.updates)
-        given, given_s = fitted(logs, seed, coins_taken, args.updates)
+        learned, learned_s = fitted(logs, seed, LEARNED, updates=args.updates)
+        default, default_s = fitted(logs, seed, None, updates=args.updates)
+        given, given_s = fitted(logs, seed, dataclasses.replace(OFFLINE, cumulants="given"), coins_taken, args.updates)
         asked = {
             "before: learned phi(s, a).w": (learned, learned_s, lambda agent, m=learned: m.reward(agent, "wants", 0.0)),
-            "default: behaviour": (learned, learned_s, lambda agent, m=learned: m.reward(agent)),
+            "behaviour": (learned, learned_s, lambda agent, m=learned: m.reward(agent)),
+            "default: counts, plain": (default, default_s, lambda agent, m=default: m.reward(agent, "wants", 0.0)),
+            "default: counts, as handed out": (default, default_s, lambda agent, m=default: m.reward(agent)),
             "given coins, plain": (given, given_s, lambda agent, m=given: m.reward(agent, "wants", 0.0)),
             "given coins, as handed out": (given, given_s, lambda agent, m=given: m.reward(agent)),
         }

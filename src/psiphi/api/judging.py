@@ -23,18 +23,18 @@ MOST_STEPS = 20_000
 """Steps, of whole episodes, from which the evidence is measured."""
 
 CAUTIONS = (0.1, 0.3, 1.0, 4.0)
-"""Weights of the advantage in a reward: where an imitation does not generalise, where it does, where an agent is at home, and where even
-there a plan on less leaves what the agent does."""
+"""Weights of the advantage in a reward: where an imitation does not generalise, where it does, where an agent is nearly at home, and where
+it is, or where a plan on less leaves what the agent does."""
 
 GAP = 0.2
 """An imitation generalises if held-out actions surprise it by less than this share of log A nats more than those that it learned from, and
 by less than log A: in new layouts it is two to five times as much."""
 
-FAMILIAR = 0.9
-"""An agent is at home if at least this share of its steps is in states in which another of its episodes was."""
+FAMILIAR, NEARLY = 0.95, 0.9
+"""An agent is at home, or nearly, if at least this share of its steps is in states in which another of its episodes was."""
 
 REPEATS = 0.5
-"""With less, states do not repeat, and whether an agent is at home cannot be counted: an imitation that generalises counts instead."""
+"""With less, states do not repeat, and held-out episodes are new places: an imitation that generalises knows what to do in those."""
 
 KEPT = 0.98
 """A plan that avoids less of what its agent avoids is given more caution."""
@@ -151,19 +151,19 @@ def _cautions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of each agent, how much a plan should stay with what it does, at least and at most: the better its behaviour is known, the more.
 
-    Features that the user gave say what matters in new places, and a clone does not: there caution is for who is at home.
+    Features that the user gave, and counts of what is on a board, say what matters in new places, and a clone does not: there caution is
+    for who is at home.
     """
     if known.form != "wants":
         return np.zeros(len(nll)), np.zeros(len(nll))
     nats = math.log(max(known.num_actions, 2))
-    home = familiar >= FAMILIAR
+    least, some, more, most = CAUTIONS
     generalises = (nll < nats) & (gap < GAP * nats) & (held >= verdict.FEW_HELD_OUT)
-    fresh, new, usual, most = (np.full(len(nll), level) for level in CAUTIONS)
-    repeats = familiar >= REPEATS
+    home, nearly, repeats = familiar >= FAMILIAR, familiar >= NEARLY, familiar >= REPEATS
     if kind.startswith(("given", "counts")):
-        return np.where(home, usual, 0.0), np.where(home, most, 0.0)
-    low = np.where(home | (generalises & ~repeats), usual, np.where(generalises, new, fresh))
-    return low, np.where(home, most, np.where(generalises, usual, fresh))
+        return np.select([home, nearly], [most, more], 0.0), np.where(nearly, most, 0.0)
+    knows = [home | (generalises & ~repeats), nearly, generalises]
+    return np.select(knows, [most, more, some], least), np.select(knows, [most, most, more], least)
 
 
 def _enough(avoided: Sequence[np.ndarray], exact: bool) -> np.ndarray:
