@@ -82,8 +82,9 @@ def test_boards_are_counted():
         np.random.default_rng(0).normal(size=(4, 5, 5, 3)).astype(np.float32),
         np.random.default_rng(0).integers(0, 20, (200, 8, 8, 2)).astype(np.uint8),
         np.zeros((4, 75), np.uint8),
+        np.random.default_rng(0).integers(0, 2, (200, 5, 5, 3)).astype(np.uint8),
     ],
-    ids=["a picture", "fractions", "many values", "rows"],
+    ids=["a picture", "fractions", "many values", "rows", "a view that moves"],
 )
 def test_what_is_no_board_is_not_counted(boards):
     assert cumulants.countable(boards) == ()

@@ -44,6 +44,9 @@ Kind = tuple[int, int]
 Counted = tuple[tuple[Kind, ...], ...]
 """What is counted on a board: the cells with one kind of thing, or with two at once."""
 
+MOVING = 0.5
+"""Boards on which the number of some things changes in more steps than this are views that move: what comes into sight is not gained."""
+
 BRIGHTEST = 31
 """No number of a board is larger; bytes of pictures are."""
 
@@ -95,7 +98,10 @@ def counts(boards: Any, counted: Counted) -> Any:
 
 
 def countable(boards: np.ndarray) -> Counted:
-    """What varies on boards such as these ``[B, H, W, C]`` and can be counted; () if they are no boards but pictures or rows of numbers."""
+    """What varies on boards ``[B, H, W, C]``, in the order in which they were seen, and can be counted.
+
+    () if they are no boards but pictures, rows of numbers, or views that move.
+    """
     if boards.ndim != 4 or not len(boards) or not np.issubdtype(boards.dtype, np.integer):
         return ()
     if boards.min() < -MOST_VALUES or boards.max() > BRIGHTEST:
@@ -103,6 +109,9 @@ def countable(boards: np.ndarray) -> Counted:
     values = [np.unique(boards[..., channel]) for channel in range(boards.shape[-1])]
     kinds = tuple((channel, int(v)) for channel, some in enumerate(values) for v in some if v != 0 or len(some) == 1)
     if max(map(len, values)) > MOST_VALUES or len(kinds) > MOST_KINDS:
+        return ()
+    singles = counts(boards[:20_000], tuple((kind,) for kind in kinds))
+    if len(boards) > 1 and (np.diff(singles, axis=0) != 0).mean(axis=0).max() > MOVING:
         return ()
     pairs = tuple((a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :] if a[0] != b[0])
     some = boards[np.linspace(0, len(boards) - 1, min(len(boards), 20_000)).astype(int)]

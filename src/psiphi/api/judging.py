@@ -130,8 +130,9 @@ def judged(
         rank=float(last.get("train/rank") or math.nan) if kind.startswith("learned") else math.nan,
         **_facts(shown, held),
     )
-    lost = (handed < verdict.HANDED) | ((found.signal < verdict.SIGNAL) & kind.startswith("counts"))
-    forms = tuple("behaviour" if share else "wants" for share in lost)
+    said = verdict.judge(found)  # what is wanted of a board may be no count of what is on it
+    doubtful = np.array([kind.startswith("counts") and agent in said.doubtful for agent in known.agents])
+    forms = tuple("behaviour" if lost else "wants" for lost in (handed < verdict.HANDED) | doubtful)
     table = None
     if len(members) > 1:
         rewards = np.stack([in_chunks(all_rewards, member, steps.columns) for member in members])
@@ -141,7 +142,7 @@ def judged(
         known,
         caution=tuple(caution.tolist()),
         forms=forms if known.form == "wants" else (),
-        verdict=verdict.judge(found),
+        verdict=said,
         likeness_range=table,
     )
 
