@@ -4,10 +4,12 @@ A field's range stands beside it, as its type: ``gamma: Share``, ``updates: Coun
 `check` cannot be made with anything else, be it by the command line, in Python, or out of a file (`from_json`).
 """
 
+import copy
 import dataclasses
 import functools
 import math
 import numbers
+import sys
 import types
 import typing
 from typing import Annotated, Any, Literal
@@ -61,6 +63,28 @@ Weight = Annotated[float, Within(0)]
 
 RUN_FACTS = frozenset({"updates", "num_envs"})
 """Fields that agents' configs had in earlier versions, and that files may still have: the run decides them now (`types.Pace`)."""
+
+
+# --- Numbers of a compiled program ---------------------------------------------------------------------------------------
+
+
+def traced(value: Any) -> bool:
+    """Whether a number is one of a compiled program instead of a constant. No file and no flag holds one; JAX is not loaded to ask."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
+
+
+def on(weight: Any) -> bool:
+    """Whether a weight or a rate for which 0 is off counts at all. One that is traced does: it is searched in a range without 0."""
+    return traced(weight) or bool(weight)
+
+
+def replaced(config: Any, **changes: Any) -> Any:
+    """`dataclasses.replace` where fields may be traced numbers, of which the gate below knows nothing: what is new is not checked."""
+    made = copy.copy(config)
+    for field, value in changes.items():
+        object.__setattr__(made, field, value)
+    return made
 
 
 # --- The gate ------------------------------------------------------------------------------------------------------------

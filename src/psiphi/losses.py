@@ -150,7 +150,7 @@ def gae(
     next_value: Float[Array, " T"],
     discount: Float[Array, " T"],
     last: Bool[Array, " T"],
-    lambda_: float,
+    lambda_: float | Float[Array, ""],
 ) -> Float[Array, " T"]:
     """Generalised advantage estimates along one environment's steps, which may hold several episodes.
 
@@ -167,7 +167,7 @@ def gae(
 
 
 def clipped_surrogate(
-    log_policy: Float[Array, ""], old_log_policy: Float[Array, ""], advantage: Float[Array, ""], clip: float
+    log_policy: Float[Array, ""], old_log_policy: Float[Array, ""], advantage: Float[Array, ""], clip: float | Float[Array, ""]
 ) -> Float[Array, ""]:
     """PPO's pessimistic estimate of what an action gains, -L^CLIP: moving the probability by more than `clip` earns nothing."""
     ratio = jnp.exp(log_policy - old_log_policy)

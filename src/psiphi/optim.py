@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from psiphi import configs
+
 Tree = TypeVar("Tree")
 
 MOST_STEPS = 2**31 - 1
@@ -24,9 +26,9 @@ class Schedule(NamedTuple):
 
 
 def adam(
-    learning_rate: float,
+    learning_rate: float | Array,
     *,
-    clip: float = 0.0,
+    clip: float | Array = 0.0,
     eps: float = 1e-8,
     cosine_steps: int = 0,
     final_fraction: float = 0.02,
@@ -34,7 +36,7 @@ def adam(
 ) -> optax.GradientTransformation:
     """Adam; a global-norm clip if `clip` > 0; the rate falls along a cosine to `final_fraction` if `cosine_steps` > 0, or along a line to 0
     if `linear_steps` > 0."""
-    clipping = optax.clip_by_global_norm(clip) if clip else optax.identity()
+    clipping = optax.clip_by_global_norm(clip) if configs.on(clip) else optax.identity()
     if cosine_steps:
         falling = scheduled(lambda at: learning_rate * cosine(at, final_fraction), cosine_steps)
     elif linear_steps:
@@ -91,7 +93,7 @@ def step(optimiser: optax.GradientTransformation, gradients: Tree, state: Any, p
     return optax.apply_updates(parameters, updates), new_state  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
-def follow(target: Tree, parameters: Tree, rate: float) -> Tree:
+def follow(target: Tree, parameters: Tree, rate: float | Array) -> Tree:
     """An exponential moving average: the target goes `rate` of the way."""
     return jax.tree.map(lambda t, p: t + rate * (p - t), target, parameters)
 

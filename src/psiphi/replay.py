@@ -136,7 +136,7 @@ def remember(experience: "Experience", state: Any, rollout: Transition) -> Any:
     return experience.add(state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rollout))
 
 
-def n_step(sequence: Transition, gamma: float) -> Transition:
+def n_step(sequence: Transition, gamma: float | Array) -> Transition:
     """Fold sequences ``[B, n]`` into n-step transitions ``[B]``: `reward` is the n-step return, `discount` what multiplies the
     bootstrap, `next_obs` where it bootstraps. A sequence stops at an episode's end; a time limit still bootstraps, a termination does not.
     """

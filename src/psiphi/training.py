@@ -7,9 +7,9 @@ the other; both leave the same rows and checkpoints, and with a directory both c
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from jax import Array
 
 from psiphi import configs, cumulants, doors, replay, worlds
 from psiphi import lens as lenses
-from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, rewarded, watching
+from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, rewarded, tunable, watching
 from psiphi.configs import Count, Number, Seed
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
@@ -172,9 +172,47 @@ def changed(value: Any, changes: Mapping[str, Any]) -> Any:
     return value
 
 
+def number(config: Any, name: str) -> Any:
+    """A field of a config by its dotted name."""
+    return reduce(getattr, name.split("."), config)
+
+
 def _replaced(value: Any, path: list[str], new: Any) -> Any:
     first, *rest = path
     return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
+
+
+def run_from_json(value: Any, name: str) -> Run:
+    """A run out of JSON values, as `psiphi train --dry-run` prints it; what does not fit is refused, and nothing in it is executed."""
+    if not isinstance(value, dict) or not isinstance(value.get("algorithm"), str) or not isinstance(value.get("env"), str):
+        raise UserError(f"{name} is not a run, expected what psiphi train --dry-run prints.")
+    algorithm, world = algorithm_of(value["algorithm"]), worlds.find(value["env"])
+    inside = {"agent": algorithm.config, "world": type(world.config)}
+    unknown = set(value) - {field.name for field in dataclasses.fields(Run)}
+    if unknown or "agent" not in value:
+        raise UserError(f"{name} {f'has {min(unknown)!r}' if unknown else 'lacks agent'}, which is no run of this version of psiphi.")
+    made = {field: configs.from_json(kind, value[field], f"{name}.{field}") for field, kind in inside.items() if field in value}
+    plain = {field: tuple(item) if isinstance(item, list) else item for field, item in value.items() if field not in inside}
+    return Run(**plain, **made)
+
+
+def is_compiled(run: Run) -> bool:
+    """Whether the whole run is one compiled program, so that several seeds can be trained in it."""
+    place = worlds.find(run.env)
+    config = place.config if run.world is None else run.world
+    return not acts(run) or isinstance(place.env(config, place.task(config, run.task or place.own)), Env)
+
+
+def one_by_one(trained: Trained) -> list[Trained]:
+    """A training of several seeds as one of each."""
+    seeds = sorted({row["seed"] for row in trained.rows})
+
+    def alone(i: int, seed: int) -> Trained:
+        rows = [row for row in trained.rows if row["seed"] == seed]
+        state = jax.tree.map(lambda x: x[i], trained.state)
+        return trained._replace(run=dataclasses.replace(trained.run, seed=seed), state=state, rows=rows)
+
+    return [alone(i, seed) for i, seed in enumerate(seeds)]
 
 
 def completed(run: Run, world: World | None = None) -> Run:
@@ -375,6 +413,8 @@ def train(
     seeds: int = 1,
     evaluate: Evaluate | None = None,
     until: scan.Until | None = None,
+    rates: Sequence[str] = (),
+    between: scan.Between | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
 ) -> Trained:
@@ -383,7 +423,8 @@ def train(
     What the run names by a file or a name can be given as a thing: `demos`, `world`, the `model` whose inferred reward is paid, the trained
     `net` to start from. `state` is the algorithm's state to go on from. `features` are cumulants of the user's. `make` takes the place of
     the algorithm's own way to be made. With several `seeds`, `run.seed` and the following are trained at once. `evaluate(state, key)` takes
-    the place of the world's own evaluation, and `until(rows)` may end the run before its time, after any chunk.
+    the place of the world's own evaluation, and `until(rows)` may end the run before its time, after any chunk. `rates` are numbers of the
+    agent's config, by name, that are part of the state (`agents.tunable`), where `between(carry, rows)` may change them between chunks.
     """
     started = time.monotonic()
     place_world = world or worlds.find(run.env)
@@ -399,38 +440,48 @@ def train(
         algorithm.make(run.agent, place.spec, agents, pace)  # before anything is recorded: it refuses at once what cannot be
     shown = shown_to(run, place_world, place.spec, demos)
     inside = _seen_inside(run, place_world, place, shown, features)
-    own = partial(algorithm.make, run.agent, **inside.options)
-    agent = (make or own)(inside.spec, len(shown.agents), pace)
-    inner = agent
     paying = model if model is not None or run.reward_from is None else _paid_by(run, place.spec)
     net = net if net is not None or run.init_from is None else _cloned_by(run)
-    agent = agent if net is None else started_from(algorithm, agent, net)
-    agent = agent if paying is None else rewarded.rewarded(agent, rewarded.inferred(run.demonstrator), paying)
-    agent = agent if shown.watch is None else watching.watching(agent)
+
+    def made(config: Any) -> tuple[Agent, Agent]:
+        """The algorithm's agent, and the same with what starts it, pays it and shows it others."""
+        inner = (make or partial(algorithm.make, config, **inside.options))(inside.spec, len(shown.agents), pace)
+        agent = inner if net is None else started_from(algorithm, inner, net)
+        agent = agent if paying is None else rewarded.rewarded(agent, rewarded.inferred(run.demonstrator), paying)
+        return inner, agent if shown.watch is None else watching.watching(agent)
+
+    inner, agent = made(run.agent)
+    watch = inside.watch
+    judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
+    if rates:
+        agent = tunable.tunable(
+            lambda values: made(tunable.with_rates(run.agent, values))[1], {name: number(run.agent, name) for name in rates}
+        )
+        watch = None if watch is None else tunable.watched(watch)
+        judge = None if judge is None else _judged_inside(judge)
     if shown.watch is None and shown.demos is not None:
         replay.check_demos(inside.demos, inside.spec, getattr(run.agent, "demonstrator", None))
     common = {
         "out": out,
         "settings": {"run": dataclasses.asdict(run), **_shown_in(out, run, shown)},
         "until": until,
+        "between": between,
         "progress": progress,
         "checkpoint_every_s": checkpoint_every_s,
     }
     if state is not None:
         state = _anew(agent, state, inside.demos, run)
     if place.env is not None or not acts(run):
-        judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
         result = scan.run(
-            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state,
+            inside.env if acts(run) else None, agent, inside.demos, loop, evaluate=judge, watch=watch, state=state,
             hosted=place.env is None and evaluate is None, **common,
         )  # fmt: skip
     else:
         assert place.vector is not None
         hosts = gym.Worlds(place.vector, see=inside.see, first_action=place.first_action, watched=shown.watch is not None)
-        judge = evaluate or _evaluation(run, place_world, place, agent, algorithm, shown, inside)
-        result = gym.run(hosts, agent, inside.demos, loop, evaluate=judge, watch=inside.watch, state=state, **common)
+        result = gym.run(hosts, agent, inside.demos, loop, evaluate=judge, watch=watch, state=state, **common)
     left = result.agent() if seeds == 1 else result.carry.agent
-    for wraps in (shown.watch is not None, paying is not None):
+    for wraps in (bool(rates), shown.watch is not None, paying is not None):
         left = left.agent if wraps else left
     steps = loop.env_steps(loop.iterations) if acts(run) else 0
     return Trained(
@@ -613,6 +664,11 @@ def _evaluation(run: Run, world: World, place: Place, agent: Agent, algorithm: A
         assert inside.env is not None
         return partial(_judged, run, world, inside.env, agent)
     return _HostJudge(run, world, agent.policy, inside.see, place.first_action) if run.pooled or not algorithm.tells_apart else None
+
+
+def _judged_inside(judge: Evaluate) -> Evaluate:
+    """The same for an agent with rates in its state: how it is judged does not depend on them."""
+    return lambda state, key: judge(state.agent, key)
 
 
 def wanted_tasks(run: Run, world: World, agents: tuple[Any, ...]) -> dict[Any, str] | None:

@@ -7,6 +7,7 @@ from jax import Array
 
 from psiphi.agents import bc, dqn, gail, itd, ppo, psiphi, sqil, together
 from psiphi.errors import UserError
+from psiphi.spaces import Space
 from psiphi.types import Agent, EnvSpec
 
 
@@ -82,6 +83,8 @@ class Algorithm(NamedTuple):
     """Whether it can do nothing without demonstrations."""
     successor_features: bool = False
     """Whether what is deployed has successor features: then it infers rewards and can act on any task."""
+    space: Space = {}
+    """Where `psiphi tune` looks for the numbers of its config, by name; all of them can be changed while a program runs."""
     paper: Callable[[], Any] | None = None
     """The paper's losses and numbers as printed, if there are any."""
 
@@ -94,6 +97,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Inverse temporal-difference learning: what does each demonstrator want? It sees no rewards.",
             itd.ITDConfig,
             itd.make,
+            space=itd.SPACE,
             net=itd.initial_net,
             deployed=itd.deployed,
             watches=_always,
@@ -110,6 +114,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "PsiPhi-learning: ITD, and a task of one's own with rewards.",
             psiphi.PsiPhiConfig,
             psiphi.make,
+            space=psiphi.SPACE,
             net=lambda config, spec, agents, key: itd.initial_net(config.itd, spec, agents + 1, key),
             deployed=psiphi.deployed,
             watches=lambda config: config.itd.bc_weight > 0 or config.itd.itd_weight > 0,
@@ -123,6 +128,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Deep Q-learning; with bc_weight above 0 it also clones demonstrators on a shared torso.",
             dqn.DQNConfig,
             dqn.make,
+            space=dqn.SPACE,
             net=dqn.initial_net,
             deployed=dqn.deployed,
             watches=_clones,
@@ -134,6 +140,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Behaviour cloning: one policy per demonstrator, offline.",
             bc.BCConfig,
             bc.make,
+            space=bc.SPACE,
             net=bc.initial_net,
             deployed=bc.deployed,
             watches=_always,
@@ -150,6 +157,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Soft Q imitation learning: one policy, of one demonstrator or of all of them.",
             sqil.SQILConfig,
             sqil.make,
+            space=sqil.SPACE,
             net=lambda config, spec, agents, key: dqn.initial_net(config.dqn, spec, 0, key),
             deployed=lambda config, state: dqn.deployed(config.dqn, state),
             watches=_always,
@@ -163,6 +171,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Generative adversarial imitation learning with PPO: one policy, of one demonstrator or of all of them.",
             gail.GAILConfig,
             gail.make,
+            space=gail.SPACE,
             net=lambda config, spec, agents, key: ppo.initial_net(config.ppo, spec, 0, key).policy,
             deployed=gail.deployed,
             watches=lambda config: not config.control,
@@ -178,6 +187,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Proximal policy optimisation; with bc_weight above 0 it also clones demonstrators on a shared torso.",
             ppo.PPOConfig,
             ppo.make,
+            space=ppo.SPACE,
             net=lambda config, spec, agents, key: ppo.initial_net(config, spec, agents, key).policy,
             deployed=ppo.deployed,
             watches=_clones,
@@ -192,6 +202,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "ITD and a DQN per demonstrator, which is paid what ITD infers, learning together; the world's rewards are not read.",
             together.TogetherConfig,
             together.make,
+            space=together.SPACE,
             net=together.initial_nets,
             deployed=together.deployed,
             watches=_always,

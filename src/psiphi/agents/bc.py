@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from psiphi import configs, losses, optim, replay
 from psiphi.configs import BatchSize, Layers, Positive, Share, Weight, Width
 from psiphi.nets import ActionNet, TorsoName
+from psiphi.spaces import Range
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -51,6 +52,15 @@ class BCConfig:
         configs.check(self)
 
 
+SPACE = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "entropy": Range(1e-4, 0.1, log=True),
+    "decay": Range(1e-7, 1e-3, log=True),
+    "ema": Range(0.005, 0.2, log=True),
+}
+"""Where `psiphi tune` looks."""
+
+
 class State(NamedTuple):
     """The K networks, their average, and the demonstrations."""
 
@@ -71,7 +81,7 @@ def initial_net(config: BCConfig, spec: EnvSpec, num_demonstrators: int, key: Ar
 
 
 def deployed(config: BCConfig, state: State) -> ActionNet:
-    return state.average if config.ema else state.net
+    return state.average if configs.on(config.ema) else state.net
 
 
 def logits(net: ActionNet, obs: Shaped[Array, "K B *obs"]) -> Float[Array, "K B A"]:
@@ -141,7 +151,7 @@ def make(config: BCConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace) ->
         demo = replay.mirror_demonstrations(spec, demo, mirror_key) if config.mirror else demo
         gradients, metrics = jax.grad(loss, has_aux=True)(state.net, demo, replay.has_shown(state.demos), config)
         net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
-        average = optim.follow(state.average, net, config.ema) if config.ema else net
+        average = optim.follow(state.average, net, config.ema) if configs.on(config.ema) else net
         return state._replace(net=net, average=average, optimiser=optimiser_state, count=state.count + 1), metrics
 
     return Agent(init, policy, observe, update, policy)

@@ -21,6 +21,7 @@ from psiphi.configs import BatchSize, Count, Few, Layers, Number, Positive, Shar
 from psiphi.errors import UserError
 from psiphi.nets import ActionNet, TorsoName
 from psiphi.replay import Experience
+from psiphi.spaces import Range
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 Backup = Callable[[ActionNet, ActionNet, Array], Array]
@@ -78,6 +79,16 @@ class DQNConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = {
+    "learning_rate": Range(2e-4, 2e-2, log=True),
+    "gamma": Range(0.85, 0.99),
+    "epsilon_end": Range(0.005, 0.2, log=True),
+    "ema": Range(0.005, 0.2, log=True),
+    "clip": Range(0.5, 50.0, log=True),
+}
+"""Where `psiphi tune` looks."""
 
 
 def paper(config: DQNConfig = DQNConfig()) -> DQNConfig:  # noqa: B008 - a frozen value
@@ -151,7 +162,8 @@ def learn(
     gradients, metrics = jax.grad(total, has_aux=True)(state.net)
     net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
     count = state.count + 1
-    target = optim.follow(state.target, net, config.ema) if config.ema else optim.refresh(state.target, net, count, config.target_period)
+    followed = configs.on(config.ema)
+    target = optim.follow(state.target, net, config.ema) if followed else optim.refresh(state.target, net, count, config.target_period)
     return state._replace(net=net, target=target, optimiser=optimiser_state, count=count), metrics
 
 
@@ -178,7 +190,7 @@ def initial_net(config: DQNConfig, spec: EnvSpec, num_demonstrators: int, key: A
 
 def deployed(config: DQNConfig, state: State) -> ActionNet:
     """The network to judge: the moving average where there is one."""
-    return state.target if config.ema else state.net
+    return state.target if configs.on(config.ema) else state.net
 
 
 def make_optimiser(config: DQNConfig, pace: Pace) -> optax.GradientTransformation:

@@ -14,13 +14,14 @@ import optax
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import configs, losses, optim, replay
+from psiphi import configs, losses, optim, replay, spaces
 from psiphi.agents import ppo
 from psiphi.agents.ppo import PPOConfig
 from psiphi.configs import BatchSize, Count, Layers, Number, Positive, Weight, Width, Within
 from psiphi.errors import UserError
 from psiphi.losses import AdversarialReward
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
+from psiphi.spaces import Range
 from psiphi.types import Agent, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -69,6 +70,14 @@ class GAILConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "entropy": Range(1e-4, 0.1, log=True),
+    **spaces.inside("ppo", {name: ppo.SPACE[name] for name in ("learning_rate", "clip_ratio", "entropy")}),
+}
+"""Where `psiphi tune` looks."""
 
 
 class Discriminator(eqx.Module):

@@ -20,6 +20,7 @@ from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weigh
 from psiphi.cumulants import CumulantKind, Cumulants, Ends
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, TorsoName, of_heads, taken
+from psiphi.spaces import Range
 from psiphi.types import NO_ACTION, Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -109,6 +110,17 @@ class ITDConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = {
+    "learning_rate": Range(2e-4, 1e-2, log=True),
+    "bc_weight": Range(0.1, 3.0, log=True),
+    "itd_weight": Range(1.0, 100.0, log=True),
+    "cross_policy": Range(1.0, 100.0, log=True),
+    "sparsity": Range(0.01, 2.0, log=True),
+    "ema": Range(0.005, 0.2, log=True),
+}
+"""Where `psiphi tune` looks."""
 
 
 def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a frozen value
@@ -277,7 +289,7 @@ def joint_loss(
         "sparsity": (config.sparsity, lambda: ramp * sparseness(config, p, cross)),
         "nonnegative": (config.nonnegative, lambda: ramp * costs(p, w, cross)),
     }
-    values = {name: (weight, term()) for name, (weight, term) in terms.items() if weight}
+    values = {name: (weight, term()) for name, (weight, term) in terms.items() if configs.on(weight)}
     total = sum((weight * value for weight, value in values.values()), start=jnp.zeros(()))
     return total, {name: value for name, (_, value) in values.items()} | diagnostics(p, w, demo)
 
@@ -330,7 +342,7 @@ def check(config: ITDConfig) -> None:
     """Refuse what would silently not be done."""
     _check_cumulants(config)
     extensions = ("cross_policy", "anchor", "sparsity", "nonnegative")
-    ignored = [name for name in extensions if getattr(config, name)]
+    ignored = [name for name in extensions if configs.on(getattr(config, name))]
     if config.alternate and ignored:
         raise UserError(
             f"alternate=True is algorithm 1 as printed and has no {', '.join(ignored)}; set their weights to 0 or alternate to False."
@@ -383,12 +395,12 @@ def ramp_length(config: ITDConfig, pace: Pace) -> Array:
 
 
 def next_target(config: ITDConfig, target: PsiPhiNet, net: PsiPhiNet, count: Array) -> PsiPhiNet:
-    return optim.follow(target, net, config.ema) if config.ema else optim.refresh(target, net, count, config.target_period)
+    return optim.follow(target, net, config.ema) if configs.on(config.ema) else optim.refresh(target, net, count, config.target_period)
 
 
 def deployed(config: ITDConfig, state: Any) -> PsiPhiNet:
     """The network to use: the moving average where there is one."""
-    return state.target if config.ema else state.net
+    return state.target if configs.on(config.ema) else state.net
 
 
 def imitates(config: ITDConfig, state: Any, k: int) -> Callable[[Array, Array], Array]:
@@ -404,7 +416,7 @@ def imitates(config: ITDConfig, state: Any, k: int) -> Callable[[Array, Array], 
 
 
 def uses_any_steps(config: ITDConfig) -> bool:
-    return bool(config.cross_policy or config.sparsity or config.nonnegative)
+    return any(map(configs.on, (config.cross_policy, config.sparsity, config.nonnegative)))
 
 
 def sample(

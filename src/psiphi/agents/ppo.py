@@ -19,6 +19,7 @@ from psiphi.agents import bc
 from psiphi.configs import BatchSize, Count, Layers, Positive, Share, Weight, Width
 from psiphi.errors import UserError
 from psiphi.nets import MLP, ActionNet, Torso, TorsoName, torso
+from psiphi.spaces import Range
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -74,6 +75,17 @@ class PPOConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "gamma": Range(0.85, 0.99),
+    "lambda_": Range(0.8, 0.99),
+    "clip_ratio": Range(0.05, 0.4, log=True),
+    "entropy": Range(1e-4, 0.1, log=True),
+    "value_weight": Range(0.1, 2.0, log=True),
+}
+"""Where `psiphi tune` looks."""
 
 
 class ActorCritic(eqx.Module):

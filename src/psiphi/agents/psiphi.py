@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from psiphi import configs, gpi, losses, optim, replay, tasks
+from psiphi import configs, gpi, losses, optim, replay, spaces, tasks
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.configs import BatchSize, Few, Share, Weight
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet
+from psiphi.spaces import Range
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
 
@@ -64,6 +65,16 @@ class PsiPhiConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = {
+    **spaces.inside("itd", itd.SPACE),
+    "reward_weight": Range(1.0, 100.0, log=True),
+    "q_weight": Range(1.0, 100.0, log=True),
+    "td_psi_weight": Range(1.0, 100.0, log=True),
+    "epsilon": Range(0.01, 0.3, log=True),
+}
+"""Where `psiphi tune` looks."""
 
 
 def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 - a frozen value
@@ -266,7 +277,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
 
     def demonstrations(state: State, ego: Ego, key: Array) -> Others:
         sample_key, mirror_key = jax.random.split(key)
-        demo, cross, weight = itd.sample(replace(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
+        demo, cross, weight = itd.sample(configs.replaced(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
         if itd.uses_any_steps(inner) and inner.cross_policy_on == "experience":
             mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
             if itd.has_given(inner):  # no other loss sees the demonstrators' own steps

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import configs, gpi, losses, replay
+from psiphi import configs, gpi, losses, replay, spaces
 from psiphi.agents import dqn
 from psiphi.agents.dqn import DQNConfig, State
 from psiphi.configs import Number, Positive
@@ -58,6 +58,10 @@ class SQILConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = spaces.inside("dqn", {name: dqn.SPACE[name] for name in ("learning_rate", "ema", "clip")})
+"""Where `psiphi tune` looks."""
 
 
 def paper(config: SQILConfig = SQILConfig()) -> SQILConfig:  # noqa: B008 - a frozen value
@@ -109,7 +113,7 @@ def halves(config: SQILConfig, own: Transition, demo: Demonstration, num_actions
 
 def half(config: SQILConfig) -> DQNConfig:
     """The learner as it samples its own half of a batch."""
-    return replace(config.dqn, batch=config.dqn.batch // 2)
+    return configs.replaced(config.dqn, batch=config.dqn.batch // 2)
 
 
 def fade(config: SQILConfig, batch: Transition, own: Transition, count: Array, key: Array, num_actions: int) -> Transition:

@@ -16,7 +16,7 @@ import optax
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import configs, replay
+from psiphi import configs, replay, spaces
 from psiphi.agents import dqn, itd, sqil
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.itd import ITDConfig
@@ -45,6 +45,13 @@ class TogetherConfig:
 
     def __post_init__(self):
         configs.check(self)
+
+
+SPACE = {
+    **spaces.inside("itd", {name: itd.SPACE[name] for name in ("learning_rate", "bc_weight", "itd_weight", "cross_policy")}),
+    **spaces.inside("dqn", {name: dqn.SPACE[name] for name in ("learning_rate", "ema")}),
+}
+"""Where `psiphi tune` looks."""
 
 
 class State(NamedTuple):

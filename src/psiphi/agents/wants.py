@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from psiphi import losses
+from psiphi import configs, losses
 from psiphi.nets import PsiPhiNet, taken
 from psiphi.types import Demonstration, Metrics, Transition
 
@@ -43,7 +43,7 @@ def joint_loss(
         "sparsity": (config.sparsity, ramp * simplicity(net, config.sparsity_scale)),
         "lapse": (1e-3, jnp.zeros(()) if net.lapse is None else jnp.mean(jnp.square(net.lapse - USUAL_LAPSE))),
     }
-    total = sum((weight * value for weight, value in terms.values() if weight), start=jnp.zeros(()))
+    total = sum((weight * value for weight, value in terms.values() if configs.on(weight)), start=jnp.zeros(()))
     return total, {name: value for name, (_, value) in terms.items()} | diagnostics(net, own, demo)
 
 

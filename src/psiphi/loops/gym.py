@@ -203,6 +203,7 @@ def run(
     watch: scan.Watch | None = None,
     settings: dict[str, Any] | None = None,
     until: scan.Until | None = None,
+    between: scan.Between | None = None,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
 ) -> Result:
@@ -224,7 +225,7 @@ def run(
     stage = partial(scan._Run, program, config, False)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
-            alone = stage(None, checkpoint_every_s, lambda: None, display, time.monotonic(), until)
+            alone = stage(None, checkpoint_every_s, lambda: None, display, time.monotonic(), until, between)
             return scan._train(alone, program.begin(keys, demos), [])
     directory = Path(out)
     with runs.opened(directory, {**(settings or {}), "loop": dataclasses.asdict(config)}), runs.stoppable() as stop:
@@ -232,7 +233,8 @@ def run(
         done, wall_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
             carry = host.resume(directory, keys, demos, display) if position else program.begin(keys, demos)
-            return scan._train(stage(directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s, until), carry, rows)
+            begun = time.monotonic() - wall_s
+            return scan._train(stage(directory, checkpoint_every_s, stop, display, begun, until, between), carry, rows)
 
 
 class _Host:

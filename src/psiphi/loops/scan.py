@@ -36,6 +36,10 @@ Evaluate = Callable[[Any, Array], Metrics]
 Until = Callable[[list[runs.Row]], bool]
 """``until(rows) -> bool``: whether a run is over before its time. It depends on the rows alone, as what is continued asks it again."""
 
+Between = Callable[["Carry", list[runs.Row]], "Carry"]
+"""``between(carry, rows) -> carry``: what to go on from, asked before every chunk. It depends on the carry's iteration and the rows alone,
+as what is continued asks it again. Whoever gives one also deals with seeds whose learning left the finite numbers."""
+
 Watch = Callable[[Any, Array, Demonstration], Any]
 """``watch(agent_state, who[M], steps[M]) -> agent_state``: remember what others were seen to do; `who` -1 is an empty slot."""
 
@@ -271,6 +275,7 @@ class _Run(NamedTuple):
     started: float
     """The moment on the monotonic clock at which an unbroken run would have begun."""
     until: Until | None = None
+    between: Between | None = None
 
     def over(self, done: int, rows: list[runs.Row]) -> bool:
         return done >= self.config.iterations or (self.until is not None and self.until(rows))
@@ -288,6 +293,7 @@ def run(
     state: Any = None,
     settings: dict[str, Any] | None = None,
     until: Until | None = None,
+    between: Between | None = None,
     hosted: bool = False,
     progress: bool = True,
     checkpoint_every_s: float = 30.0,
@@ -298,8 +304,8 @@ def run(
     `settings` is whatever else defines the run (JSON values), kept in config.json: a directory continues only the run it was made
     for. `state` is an agent's state to go on from in place of a new one. With `watch`, the agent is shown what the environment's `extras`
     have of others, `demonstrator` and `demonstration`, at every step.
-    `until(rows)` may end a run before its time, after any chunk. `evaluate` is compiled unless it is `hosted`: then the host calls it, of
-    one seed.
+    `until(rows)` may end a run before its time, after any chunk, and `between(carry, rows)` may change what the next one goes on from.
+    `evaluate` is compiled unless it is `hosted`: then the host calls it, of one seed.
     Checkpoints are at least `checkpoint_every_s` apart, besides one at the end and one at an interruption, after which
     `runs.Interrupted` is raised.
     """
@@ -310,14 +316,15 @@ def run(
     check_memory(program.begin, keys, demos)
     if out is None:
         with shown("iterations", done=0, total=config.iterations, enabled=progress) as display:
-            stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic(), until)
+            stage = _Run(program, config, env is None, None, checkpoint_every_s, lambda: None, display, time.monotonic(), until, between)
             return _train(stage, program.begin(keys, demos), [])
     directory = Path(out)
     with runs.opened(directory, {**(settings or {}), "loop": dataclasses.asdict(config)}), runs.stoppable() as stop:
         position = runs.rewind(directory)
         done, wall_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
-            stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, time.monotonic() - wall_s, until)
+            begun = time.monotonic() - wall_s
+            stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, begun, until, between)
             return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
 
 
@@ -377,16 +384,21 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     total, study = stage.config.iterations, stage.config.study
     done = int(carry.iteration[0])
     saved, pause = time.monotonic(), 0.0
-    divergence.check(done, {}, carry.agent, stage.config.seeds)
+    if stage.between is None:
+        divergence.check(done, {}, carry.agent, stage.config.seeds)
     if done == 0:
         _record(stage, rows, 0, {}, stage.program.evaluate(carry))
     over = stage.over(done, rows)
     while not over:
+        if stage.between is not None:
+            carry = stage.between(carry, rows)
+            done = int(carry.iteration[0])
         length = min(stage.config.chunk, (study if done < study else total) - done)
         carry, metrics = (stage.program.study if done < study else stage.program.chunk)(carry, length)
         done += length
         _wait(stage, carry)
-        divergence.check(done, metrics, carry.agent, stage.config.seeds)
+        if stage.between is None:
+            divergence.check(done, metrics, carry.agent, stage.config.seeds)
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
         over, stopped, now = stage.over(done, rows), stage.stop() is not None, time.monotonic()
         if stage.out and (stopped or over or now - saved >= max(stage.checkpoint_every_s, pause)):
