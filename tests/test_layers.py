@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "psiphi"
 
-WORDS = {"types", "errors", "printable", "configs", "limits", "disk", "doors"}
+WORDS = {"types", "errors", "printable", "configs", "spaces", "limits", "disk", "doors"}
 CORE = {"losses", "gpi", "tasks", "theory", "nets", "optim", "replay", "cumulants"}
 
 ASKED = WORDS | CORE | {"model", "demos", "envs"}
@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"printable"},
     "configs": {"errors"},
     "limits": {"errors"},
+    "spaces": {"errors"},
     "doors": {"errors", "configs"},
     "disk": {"errors", "limits"},
     **{module: WORDS for module in CORE},
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api.known": ASKED | {"lens", "api.answers", "api.coverage", "api.verdict"},
     "api.files": ASKED | {"lens", "checkpoint", "agents", "api.answers", "api.coverage", "api.known", "api.verdict"},
     "training": WORDS | CORE | {"model", "lens", "demos", "agents", "loops", "worlds", "api.files"},
+    "tuning": WORDS | {"checkpoint", "progress", "agents", "loops", "training", "tuning"},
     "api": ASKED | {"lens", "progress", "agents", "loops", "worlds", "training", "api"},
     "playing": WORDS | CORE | {"model", "lens", "demos", "agents", "loops", "worlds", "training", "api"},
     "report": WORDS | {"stats", "experiments.paper", "experiments.cells"},
@@ -55,7 +57,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"model", "stats", "progress", "films", "agents", "envs", "loops", "worlds", "training", "api", "report", "experiments"},
     "__main__": {"cli"},
     "cli": WORDS
-    | {"arguments", "checkpoint", "films", "demos", "agents", "loops", "worlds", "training", "api", "playing", "report", "experiments"}
+    | {
+        "arguments",
+        "progress",
+        "checkpoint",
+        "films",
+        "demos",
+        "agents",
+        "loops",
+        "worlds",
+        "training",
+        "tuning",
+        "api",
+        "playing",
+        "report",
+        "experiments",
+    }
     | {"cli"},
 }
 
@@ -115,6 +132,7 @@ PIECES = {
     "experiments.measures": {"collect"},
     "experiments.roundabout": {"collect"},
     "playing": {"Worlds", "rollout_returns"},
+    "tuning.trials": {"Between", "Carry"},
 }
 """Who uses a part of a loop without a run: measures that are one compiled program with random streams of their own, and who only plays."""
 

@@ -135,6 +135,12 @@ def _train(arguments: Sequence[str]) -> None:
     train(arguments)
 
 
+def _tune(arguments: Sequence[str]) -> None:
+    from psiphi.cli.tune import tune
+
+    tune(arguments)
+
+
 def _demos(arguments: Sequence[str]) -> None:
     from psiphi.demos import commands
 
@@ -159,6 +165,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "demo": Command("watch the method work, with pictures: about three minutes", demo, Demo),
     "train": Command("train any algorithm in any world: psiphi train psiphi --env highway-multi-task", _train),
+    "tune": Command("search an algorithm's settings: psiphi tune dqn --env highway-multi-task --trials 32", _tune),
     "demos": Command("look at, check, convert and record demonstrations", _demos),
     "infer": Command("what does each agent want? From a file of your own to tables and a picture", _infer),
     "evaluate": Command("judge a trained model or policy, in its world or beside logs", ask.evaluate, ask.Evaluate),

@@ -411,12 +411,14 @@ def list_algorithms(config: Algorithms) -> None:
             "demonstrations": "always" if a.watches_always else "if asked for",
             "rewards": a.paid(a.config()),
             "steps": a.acts,
+            "searched": {field: str(where) for field, where in a.space.items()},
         }
         for name, a in ALGORITHMS.items()
     }  # fmt: skip
     lines = [
         f"{name}\n    {row['words']}\n    demonstrations: {row['demonstrations']}; rewards: {'yes' if row['rewards'] else 'no'}; "
-        f"steps of its own: {'yes' if row['steps'] else 'no'}"
+        f"steps of its own: {'yes' if row['steps'] else 'no'}\n"
+        f"    psiphi tune looks at {', '.join(f'{field} {where}' for field, where in row['searched'].items())}"
         for name, row in found.items()
     ]
     print(json.dumps(found) if config.json else "\n".join(lines))

@@ -11,7 +11,7 @@ import tyro
 
 from psiphi import checkpoint, disk, printable
 from psiphi.arguments import given, parsed
-from psiphi.configs import Weight
+from psiphi.configs import Count, Weight
 from psiphi.errors import UserError
 
 Preset = Literal["default", "paper"]
@@ -25,10 +25,14 @@ class Keeping:
     """The run directory: config.json, metrics.jsonl, checkpoint/ and, in the end, model/. A run that it holds is continued."""
     preset: Preset = "default"
     """What the other flags start from: what suits the world, or the paper's losses and numbers as printed."""
+    config: Path | None = None
+    """A JSON file that the other flags start from instead: what --dry-run prints, or what psiphi tune found."""
     dry_run: bool = False
     """Print the run with all its settings as JSON, and do nothing."""
     quiet: bool = False
     """No progress bar."""
+    seeds: Count = 1
+    """Train the seed and those that follow it, so many in all; each leaves its model in OUT/models."""
     checkpoint_every_s: Weight = 30.0
     """Seconds between two checkpoints, besides one at the end and one at an interruption: so much is done again after a crash."""
 
@@ -47,6 +51,9 @@ def train(arguments: Sequence[str]) -> None:
     if keeping.dry_run:
         print(json.dumps(described(training.completed(run)), indent=2))
         return
+    if keeping.seeds > 1:
+        train_seeds(run, keeping)
+        return
     directory = keeping.out / "model"
     with disk.left_alone(keeping.out):
         disk.check_directory(keeping.out)
@@ -57,21 +64,75 @@ def train(arguments: Sequence[str]) -> None:
     print(printable.sentence(f"The model is in {directory}; ask it: {asks}, psiphi watch {keeping.out}"))
 
 
+def train_seeds(run: Any, keeping: Keeping) -> None:
+    """Several seeds: in one vmapped program where that is faster, else one after the other."""
+    from psiphi import training
+    from psiphi.api import trained
+
+    how = {"progress": not keeping.quiet, "checkpoint_every_s": keeping.checkpoint_every_s}
+    together = training.is_compiled(run) and run.demos != training.RECORDED
+    seeds = range(run.seed, run.seed + keeping.seeds)
+    models = [keeping.out / "models" / f"seed-{seed}" for seed in seeds]
+    how_many = "one vmapped program trains all" if together else "one is trained after the other"
+    why = "which was measured to be faster" if together else "as the world is not compiled, or each seed records demonstrations of its own"
+    print(printable.sentence(f"{keeping.seeds} seeds: {how_many}, {why}."))
+    with disk.left_alone(keeping.out):
+        disk.check_directory(keeping.out)
+        for directory in models:
+            checkpoint.check_ours(directory)
+        if together:
+            results = training.one_by_one(training.train(run, out=keeping.out / "seeds", seeds=keeping.seeds, **how))
+        else:
+            each = [dataclasses.replace(run, seed=seed) for seed in seeds]
+            results = [training.train(one, out=keeping.out / f"seed-{one.seed}", **how) for one in each]
+    for directory, result in zip(models, results, strict=True):
+        trained.save(directory, result)
+    print(printable.sentence(f"The models are in {keeping.out / 'models'}; ask one: psiphi evaluate {models[0]}"))
+
+
 def parse(name: str, flags: Sequence[str]) -> Any:
-    """The flags as a run and what is kept of it; `--env` and `--preset` decide what the others are when they are not given."""
+    """The flags of `psiphi train` as a run and what is kept of it."""
+    default, preset = default_run(name, flags)
+    out = Path("runs") / f"{name}-{printable.file_name(default.env)}{'' if preset == 'default' else f'-{preset}'}"
+    return parsed_run(f"psiphi train {name}", flags, default, Keeping(out, preset))
+
+
+def default_run(name: str, flags: Sequence[str]) -> tuple[Any, Any]:
+    """What the flags that are not given start from, and the preset: `--env` and `--preset`, or `--config`, decide."""
     from psiphi import training
 
     training.algorithm_of(name)
-    env, preset = given(flags, "--env", "coingrid"), given(flags, "--preset", "default")
-    default = training.default_run(name, env, preset)
+    env, preset, file = given(flags, "--env", "coingrid"), given(flags, "--preset", "default"), given(flags, "--config", "")
+    default = from_file(name, Path(file), flags) if file else training.default_run(name, env, preset)
     if given(flags, "--steps", ""):
         default = dataclasses.replace(default, updates=0, steps=default.steps or 1)
     elif given(flags, "--updates", ""):
         default = dataclasses.replace(default, steps=0, updates=default.updates or 1)
-    out = Path("runs") / f"{name}-{printable.file_name(default.env)}{'' if preset == 'default' else f'-{preset}'}"
-    kind = _command(type(default.agent), type(default.world))
+    return default, preset
+
+
+def from_file(name: str, path: Path, flags: Sequence[str]) -> Any:
+    """The run that a file describes."""
+    from psiphi import training, worlds
+
+    try:
+        run = training.run_from_json(disk.read_json(path), str(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist, expected a JSON file such as psiphi train --dry-run prints.") from None
+    if run.algorithm != name:
+        raise UserError(f"{path} is a run of {run.algorithm}, but {name} is asked for.")
+    if worlds.find(given(flags, "--env", run.env)).name != run.env:
+        raise UserError(f"{path} is a run in {run.env}, but --env is {given(flags, '--env', '')}; expected the same world or no --env.")
+    return run
+
+
+def parsed_run(program: str, flags: Sequence[str], default: Any, keeping: Any) -> Any:
+    """The flags as a run, which is `default` where they say nothing, and as what the command says besides, `keeping`."""
+    from psiphi import training
+
+    kind = _command(type(default.agent), type(default.world), type(keeping))
     run = kind.run_kind(**{field.name: getattr(default, field.name) for field in dataclasses.fields(training.Run)})
-    return parsed(kind.whole, flags, f"psiphi train {name}", default=kind.whole(Keeping(out, preset), run))  # pyright: ignore[reportArgumentType]
+    return parsed(kind.whole, flags, program, default=kind.whole(keeping, run))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
@@ -80,7 +141,7 @@ class _Kind:
     whole: type
 
 
-def _command(agent: type, world: type) -> _Kind:
+def _command(agent: type, world: type, keeping: type) -> _Kind:
     """The run as flags: what differs between algorithms and worlds is the type of their configs."""
     from psiphi.training import Run
 
@@ -94,7 +155,7 @@ def _command(agent: type, world: type) -> _Kind:
     run_kind = dataclasses.make_dataclass("Run", [(name, kind) for name, kind in fields], bases=(Run,), frozen=True, kw_only=True)
     whole = dataclasses.make_dataclass(
         "Train",
-        [("keeping", Annotated[Keeping, tyro.conf.arg(name="")]), ("run", Annotated[run_kind, tyro.conf.arg(name="")])],
+        [("keeping", Annotated[keeping, tyro.conf.arg(name="")]), ("run", Annotated[run_kind, tyro.conf.arg(name="")])],
         frozen=True,
     )
     return _Kind(run_kind, whole)
