@@ -1,8 +1,8 @@
 """Settings that `psiphi tune` found against those of the preset, on fresh seeds.
 
-    python benchmarks/tuned.py results/tune/dqn-highway-multi-task/best.json [--seeds 10] [--first-seed 100] [--steps 12000] [--out FILE]
+    python benchmarks/tuned.py results/tune/dqn-highway-multi-task/best.json [--seeds 10] [--first-seed 100] [--steps 5000] [--out FILE]
 
-Both train all seeds in one vmapped program and are judged every 2,000 steps by 128 episodes. The figures are the normalised return of the
+Both train all seeds in one vmapped program and are judged every 1,000 steps by 64 episodes. The figures are the normalised return of the
 last evaluation and its mean over the evaluations: interquartile means with 95 % bootstrap intervals, and every seed's number.
 """
 
@@ -20,7 +20,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("found", type=Path, help="best.json of a search")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=5_000)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     return parser.parse_args()
 
@@ -47,7 +47,7 @@ def main() -> None:
 
     found = training.run_from_json(disk.read_json(options.found), str(options.found))
     preset = training.default_run(found.algorithm, found.env)
-    alike = {"seed": options.first_seed, "steps": options.steps, "evaluate_every": 2_000, "evaluate_episodes": 128, "task": found.task}
+    alike = {"seed": options.first_seed, "steps": options.steps, "evaluate_every": 1_000, "evaluate_episodes": 64, "task": found.task}
     runs = {"found": dataclasses.replace(found, **alike), "preset": dataclasses.replace(preset, **alike)}
     figures = {name: judged(run, options.seeds) for name, run in runs.items()}
     whole = {"steps": options.steps, "seeds": [options.first_seed, options.first_seed + options.seeds - 1], **figures}
