@@ -235,7 +235,8 @@ def many(agents: int) -> psiphi.Demonstrations:
     random = np.random.default_rng(0)
     obs = [random.normal(size=(6, 4)).astype(np.float32) for _ in range(agents)]
     actions = [random.integers(2, size=5) for _ in range(agents)]
-    return psiphi.Demonstrations.from_lists(obs, actions, [f"agent {k}" for k in range(agents)], num_actions=2)
+    named = {"names": ["x", "v", "angle", "spin"], "action_names": ("left", "right")}
+    return psiphi.Demonstrations.from_lists(obs, actions, [f"agent {k}" for k in range(agents)], num_actions=2, **named)
 
 
 @pytest.mark.parametrize("asked", [4, pytest.param(5, marks=pytest.mark.slow)])
@@ -248,6 +249,8 @@ def test_as_many_cumulants_as_are_asked_for_with_ten_agents(asked):
     run = training.changed(tiny.run("itd", "CartPole-v1"), {"agent.num_cumulants": asked, "updates": 0, "steps": 20})
     found = training.train(run, demos=many(10), progress=False)
     assert found.net.w.shape == (10, asked) and trained.model_of(found).w.shape == (10, asked)
+    known = trained.known_of(found)
+    assert known.columns == ("x", "v", "angle", "spin") and known.action_names == ("left", "right"), "names travel from the file"
 
 
 def test_the_api_and_the_command_line_keep_the_same_ego_preferences(tmp_path):

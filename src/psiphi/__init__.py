@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from psiphi.agents.ppo import PPOConfig
     from psiphi.agents.psiphi import PsiPhiConfig
     from psiphi.agents.sqil import SQILConfig
-    from psiphi.api import BC, DQN, GAIL, ITD, PPO, SQIL, PsiPhi, load
+    from psiphi.api import BC, DQN, GAIL, ITD, PPO, SQIL, PsiPhi, find_kinds, load
     from psiphi.demos import Demonstrations
     from psiphi.envs.inferred_reward import InferredReward
     from psiphi.errors import Diverged, UserError
@@ -43,6 +43,7 @@ __all__ = [
     "SQILConfig",
     "UserError",
     "__version__",
+    "find_kinds",
     "load",
 ]
 
@@ -56,6 +57,7 @@ _HOME = {
     "ITDConfig": "psiphi.agents.itd",
     "PsiPhi": "psiphi.api",
     "PsiPhiConfig": "psiphi.agents.psiphi",
+    "find_kinds": "psiphi.api",
     "load": "psiphi.api",
     "Demonstrations": "psiphi.demos",
     "InferredReward": "psiphi.envs.inferred_reward",

@@ -314,22 +314,29 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
 
 
 class Coded(eqx.Module):
-    """One network in the place of a head per agent: it reads the agent's code z beside the features, and weighs the features by it.
+    """One network in the place of a head per agent: it reads the agent's code z beside the features, and weighs features and hidden units
+    by it, so that agents share what a unit means and differ in how much it counts.
 
     Its size and its cost do not grow with the number of agents. Not in the paper, which names it as future work.
     """
 
-    weigh: Float[Array, "c f"]
+    weigh: tuple[Float[Array, "c _"], ...]
     mlp: MLP
 
     def __init__(self, features: int, code: int, hidden: tuple[int, ...], outputs: int, *, key: Array):
         weigh_key, mlp_key = jax.random.split(key)
-        self.weigh = jax.random.normal(weigh_key, (code, features)) / math.sqrt(code)
+        widths = (features, *hidden)
+        keys = jax.random.split(weigh_key, len(widths))
+        self.weigh = tuple(jax.random.normal(k, (code, width)) / math.sqrt(code) for k, width in zip(keys, widths, strict=True))
         self.mlp = MLP((features + code, *hidden, outputs), key=mlp_key)
 
     def __call__(self, x: Float[Array, "B f"], code: Float[Array, " c"]) -> Float[Array, "B o"]:
-        weighed = x * (1 + code @ self.weigh)
-        return self.mlp(jnp.concatenate([weighed, jnp.broadcast_to(code, (x.shape[0], code.shape[0]))], axis=1))
+        first, *rest = (1 + code @ weigh for weigh in self.weigh)
+        x = jnp.concatenate([x * first, jnp.broadcast_to(code, (x.shape[0], code.shape[0]))], axis=1)
+        *hidden, last = zip(self.mlp.weights, self.mlp.biases, strict=True)
+        for (weight, bias), weighed in zip(hidden, rest, strict=True):
+            x = jax.nn.relu(x @ weight + bias) * weighed
+        return x @ last[0] + last[1]
 
 
 class PsiPhiNet(eqx.Module):

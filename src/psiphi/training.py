@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -25,6 +26,7 @@ from psiphi import lens as lenses
 from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, rewarded, tunable, watching
 from psiphi.configs import Count, Number, Seed
 from psiphi.demos import Demonstrations
+from psiphi.demos.demonstrations import called
 from psiphi.errors import UserError
 from psiphi.lens import Lens
 from psiphi.loops import gym, scan
@@ -123,6 +125,8 @@ class Trained(NamedTuple):
     env_steps: int
     wall_s: float
     rows: list[dict[str, Any]]
+    called: Mapping[str, Any] = MappingProxyType({})
+    """What the demonstrations' file calls observations and actions, by the names of a model's fields."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -327,6 +331,8 @@ class Shown(NamedTuple):
     """Where they are seen while one acts."""
     columns: tuple[str, ...] = ()
     """What the numbers of an observation are called."""
+    called: Mapping[str, Any] = MappingProxyType({})
+    """What a model keeps of such names; nothing, if the world has actions that the demonstrations do not have."""
 
 
 def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demos | None) -> Shown:
@@ -355,7 +361,8 @@ def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demo
         count = logs.count.shape[0]
         return _pooled(run, Shown(logs, run.demonstrators if len(run.demonstrators) == count else tuple(range(count))))
     check_fits(logs, spec)
-    return _pooled(run, Shown(logs.to_demos(), logs.agents, None, logs.names))
+    kept = called(logs) if logs.num_actions == spec.num_actions else {}
+    return _pooled(run, Shown(logs.to_demos(), logs.agents, None, logs.names, kept))
 
 
 def _sources(world: World) -> str:
@@ -486,7 +493,7 @@ def train(
     steps = loop.env_steps(loop.iterations) if acts(run) else 0
     return Trained(
         run, inner, left, place.spec, inside.demos, shown.agents, inside.lens, place.first_action, inside.names, steps,
-        time.monotonic() - started, result.rows,
+        time.monotonic() - started, result.rows, shown.called,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from psiphi.api.answers import Explanation, Policy, Preferences, Reward
 from psiphi.api.baselines import BC, DQN, GAIL, PPO, SQIL
 from psiphi.api.coverage import Coverage
 from psiphi.api.itd import ITD, LEARNED, OFFLINE
+from psiphi.api.kinds import Kinds, find_kinds
 from psiphi.api.psiphi import ONLINE, PsiPhi, load
 from psiphi.api.verdict import Finding, Verdict
 
@@ -28,10 +29,12 @@ __all__ = [
     "Coverage",
     "Explanation",
     "Finding",
+    "Kinds",
     "Policy",
     "Preferences",
     "PsiPhi",
     "Reward",
     "Verdict",
+    "find_kinds",
     "load",
 ]

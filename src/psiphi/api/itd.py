@@ -24,7 +24,7 @@ from psiphi.api.shown import Shown
 from psiphi.configs import Count, Few
 from psiphi.cumulants import Changes, Counted, Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
-from psiphi.demos.demonstrations import unnamed_actions
+from psiphi.demos.demonstrations import called
 from psiphi.demos.record import record
 from psiphi.errors import UserError
 from psiphi.lens import Lens, lens_for
@@ -52,9 +52,6 @@ LEARNED_UPDATES = 4_000
 
 MOST_COLUMNS = 64
 """Observations with more numbers than this have too many changes to weigh one by one: their cumulants are learned."""
-
-MOST_NAMES = 4 * MOST_COLUMNS
-"""A model keeps the names of so many entries of an observation; pictures have more, and no names."""
 
 MOST_HEADS, CODE = 100, 16
 """More agents share one network, and each has a code of so many numbers, unless the config says otherwise. Codes were seen to imitate less
@@ -399,15 +396,6 @@ class ITD(Shown):
 
     def __repr__(self) -> str:
         return f"ITD({len(self._known.agents)} agents)" if self._known else "ITD(untrained)"
-
-
-def called(demos: Demonstrations) -> dict[str, Any]:
-    """The fields of `Known` that say what observations and actions are called, and what actions stand for."""
-    return {
-        "columns": demos.names if len(demos.names) <= MOST_NAMES else (),
-        "action_names": () if demos.action_names == unnamed_actions(demos.num_actions) else demos.action_names,
-        "discretiser": demos.discretiser,
-    }
 
 
 SPEED = 8e10

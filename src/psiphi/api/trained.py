@@ -57,7 +57,7 @@ def known_of(trained: Trained) -> Known:
     return known_from(
         model, glass, shown if shown is None else replay.spread(shown), agents,
         beta=itd.inverse_temperature(config), temperature=softness, first_action=trained.first_action, gamma=config.gamma, lapse=lapse,
-        names=trained.names,
+        names=trained.names, **trained.called,
     )  # fmt: skip
 
 

@@ -395,6 +395,19 @@ def unnamed_actions(num_actions: int) -> tuple[str, ...]:
     return tuple(f"action {a}" for a in range(num_actions))
 
 
+MOST_NAMES = 256
+"""A model keeps the names of so many entries of an observation; pictures have more, and no names."""
+
+
+def called(demos: Demonstrations) -> dict[str, Any]:
+    """What a model keeps of how observations and actions are called, and of what actions stand for; by the names of its fields."""
+    return {
+        "columns": demos.names if len(demos.names) <= MOST_NAMES else (),
+        "action_names": () if demos.action_names == unnamed_actions(demos.num_actions) else demos.action_names,
+        "discretiser": demos.discretiser,
+    }
+
+
 def _named_actions(names: tuple[str, ...], discretiser: Discretiser | None, num_actions: int) -> tuple[str, ...]:
     """A name for each action: given, the discretiser's, or its number."""
     if discretiser is not None and discretiser.num_actions != num_actions:

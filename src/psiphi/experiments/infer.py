@@ -27,11 +27,13 @@ from psiphi.api.explore import led_on
 from psiphi.api.factors import Factors, factors
 from psiphi.api.itd import OFFLINE
 from psiphi.api.judging import shown_and_held
+from psiphi.api.kinds import Kinds
 from psiphi.configs import Count, Number, Seed, Within
 from psiphi.demos import Demonstrations, Problem, files, validate
 from psiphi.demos.columns import Columns
 from psiphi.demos.commands import Mapped
 from psiphi.demos.demonstrations import flattened, unnamed_actions
+from psiphi.errors import UserError
 from psiphi.experiments import cells
 
 MOST_COLUMNS = 64
@@ -55,6 +57,9 @@ class Infer:
     background: Path | None = None
     """Another such file, with the same columns: steps of no agent in particular, a random walk say. They tell how the world answers and are
     never imitated."""
+    kinds: str = "none"
+    """Sort into so many kinds first, or into as many as are found ("auto"): episodes, with --agent none, or else agents. What is inferred
+    is then what each kind wants, and kinds.csv says how likely each is of which kind."""
     held_out: Annotated[float, Within(0, 0.9, above=True)] = 0.1
     """Share of each agent's episodes that is kept for judging."""
     rewards: Number = 100_000
@@ -95,14 +100,21 @@ class Inferred(NamedTuple):
     rewards: np.ndarray
     """``[L, K]``: what every agent would be paid for each of them."""
     telling: Telling
+    kinds: Kinds | None
+    """How episodes or agents were sorted, if they were."""
 
 
 def infer(config: Infer) -> Path:
     """Read, fit, judge and write; the report is written last."""
     demos = files.read(config.file, config.columns, progress=True)
-    disk.check_directory(config.out)
-    checkpoint.check_ours(config.out / "model")
+    with disk.left_alone(config.out):
+        disk.check_directory(config.out)
+        checkpoint.check_ours(config.out / "model")
+        kinds = kinds_of(config, demos)
     problems = validate.validate(demos, str(config.file))
+    if kinds is not None:
+        print(kinds)
+        demos = kinds.demos
     background = None if config.background is None else files.read(config.background, config.columns, progress=True)
     train, held = shown_and_held(demos, config.held_out, config.seed)  # as `fit` does
     test = demos.filter(where=lambda _: False) if held is None else held
@@ -111,7 +123,7 @@ def infer(config: Infer) -> Path:
     itd = learner.fit(demos, background=background, held_out=config.held_out, out=unfinished, progress=True)
     steps, led = looked_at(demos, LOOKED_AT)
     rewards = rewards_of(itd, demos, steps)
-    found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards))
+    found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards), kinds)
     itd.save(config.out / "model")
     itd.explore(demos, config.out / "explore.html", title=f"What the agents of {config.file.name} want")
     write(config, found)
@@ -132,6 +144,17 @@ def unfinished_name(config: Infer, *logs: Demonstrations | None) -> str:
         for column in () if demos is None else (demos.obs, demos.action, demos.agent_index, demos.episodes.start):
             seen.update(np.ascontiguousarray(column).tobytes())
     return f"unfinished-{seen.hexdigest()[:16]}"
+
+
+def kinds_of(config: Infer, demos: Demonstrations) -> Kinds | None:
+    """Episodes or agents sorted into kinds, if that was asked for."""
+    if config.kinds == "none":
+        return None
+    if config.kinds != "auto" and not (config.kinds.isascii() and config.kinds.isdigit()):
+        raise UserError(f"kinds is {config.kinds!r}, expected a number above 0, auto or none.")
+    number = "auto" if config.kinds == "auto" else int(config.kinds)
+    of = "episodes" if config.columns.agent == "none" else "agents"
+    return psiphi.find_kinds(demos, number, of=of, seed=config.seed, torso=config.itd.torso)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -312,6 +335,9 @@ def _along(ax: Axes, found: Inferred, k: int) -> None:
 def write(config: Infer, found: Inferred) -> None:
     """Everything but the model."""
     put(config.out / "verdict.txt", f"{found.itd.verdict}\n")
+    (config.out / "kinds.csv").unlink(missing_ok=True)
+    if found.kinds is not None:
+        put(config.out / "kinds.csv", table_csv(*kinds_table(found.kinds)))
     put(config.out / "preferences.csv", table_csv(*preference_table(found)))
     put(config.out / "preferences.md", "\n".join(["# Inferred preferences", "", *preference_lines(found), ""]))
     if config.rewards:
@@ -440,6 +466,35 @@ def reward_table(found: Inferred, most: int) -> tuple[list[str], list[list[Any]]
     return heading, [list(row) for row in zip(*columns, strict=True)]
 
 
+def kinds_table(kinds: Kinds) -> tuple[list[str], list[list[Any]]]:
+    """How likely each episode, or agent, is of each kind."""
+    names = [unit if isinstance(unit, tuple) else (unit, "all") for unit in kinds.units]
+    heading = ["agent", "episode", "kind", *(f"share of kind {k + 1}" for k in range(kinds.number))]
+    rows = zip(names, kinds.label.tolist(), np.round(kinds.share, 4).tolist(), strict=True)
+    return heading, [[*name, f"kind {label + 1}", *share] for name, label, share in rows]
+
+
+def kinds_lines(kinds: Kinds) -> list[str]:
+    """What was sorted into what, how surely, and what the verdict then cannot say."""
+    units = "episodes" if isinstance(kinds.units[0], tuple) else "agents"
+    each = zip(np.bincount(kinds.label, minlength=kinds.number).tolist(), kinds.sure.tolist(), strict=True)
+    rows = [[f"kind {k + 1}", f"{count:,}", f"{sure:.2f}" if count else ""] for k, (count, sure) in enumerate(each)]
+    tried = ", ".join(f"{k}: {nats:.4f}" for k, nats in kinds.nats.items())
+    return [
+        "## Kinds",
+        "",
+        f"The agents of this report are kinds: {len(kinds.units):,} {units} were sorted by what they do. *Sure* is how likely those of a",
+        "kind are of it, on average; kinds.csv has all of them. Kinds are made to act differently: that they are told apart is no",
+        "evidence of its own.",
+        f"Nats per step of {units} that were not fitted to, by number of kinds: {tried}.",
+        "",
+        *table_md(["kind", units, "sure"], rows),
+        "",
+        *(f"- {doubt}" for doubt in kinds.doubts),
+        *([""] if kinds.doubts else []),
+    ]
+
+
 def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:
     """How well each agent's held-out actions are predicted, beside guessing its commonest and a plain clone; how consistent it is."""
     heading = ["agent", "episodes", "steps", "held-out steps", "accuracy there", "its commonest action's share", "nats"]
@@ -476,6 +531,7 @@ def report_lines(config: Infer, found: Inferred) -> list[str]:
         *(f"- The log: {printable.markdown(warning, 1_000)}" for warning in warnings),
         "- Rewards that differ by shaping or scale lead to the same behaviour; no log tells them apart.",
         "",
+        *([] if found.kinds is None else kinds_lines(found.kinds)),
         "## What was learned",
         "",
         f"{len(found.demos):,} steps, {found.demos.num_episodes:,} episodes, no rewards; learned from {len(found.train):,} steps and",

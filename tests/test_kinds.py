@@ -1,0 +1,89 @@
+"""Kinds: episodes without ids are sorted by what they do, by networks that did not see them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import psiphi
+from psiphi.api import kinds
+from psiphi.demos import Demonstrations
+from psiphi.errors import UserError
+from psiphi.experiments import infer
+
+
+def corners(wanted: list[tuple[int, int]], episodes: int, seed: int = 0) -> Demonstrations:
+    """Walks on a board of 5 by 5, each to one corner; each of `wanted` is one kind, in turn, and all have the same id."""
+    rng = np.random.default_rng(seed)
+    ways = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
+    obs, action = [], []
+    for e in range(episodes):
+        goal, at = np.array(wanted[e % len(wanted)]), rng.integers(1, 4, 2)
+        seen, done = [at], []
+        while (at != goal).any():
+            good = np.flatnonzero((ways * (goal - at) > 0).any(axis=1))
+            done.append(int(rng.choice(good)) if rng.random() < 0.9 else int(rng.integers(4)))
+            at = np.clip(at + ways[done[-1]], 0, 4)
+            seen.append(at)
+        obs.append(np.array(seen, np.float32))
+        action.append(np.array(done))
+    return Demonstrations.from_lists(obs, action, ["x"] * episodes, terminated=[True] * episodes, num_actions=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Fewer updates of smaller networks, for worlds this small."""
+    before = kinds.FIRST, kinds.UPDATES, kinds.WIDTH
+    kinds.FIRST, kinds.UPDATES, kinds.WIDTH = 100, 30, 32
+    kinds._em.clear_cache()
+    yield
+    kinds.FIRST, kinds.UPDATES, kinds.WIDTH = before
+    kinds._em.clear_cache()
+
+
+THREE = [(0, 0), (4, 4), (0, 4)]
+
+
+def test_episodes_are_sorted_by_where_they_go_and_their_number_is_found():
+    demos = corners(THREE, 90)
+    found = psiphi.find_kinds(demos, "auto", beginnings=1, progress=False)
+    truth = np.arange(90) % 3
+    assert found.number == 3 and found.share.shape == (90, 3)
+    np.testing.assert_allclose(found.share.sum(axis=1), 1, atol=1e-5)
+    for k in range(3):
+        assert len(set(found.label[truth == k])) == 1, "all of one kind are sorted alike"
+    assert len(set(found.label)) == 3 and found.nats[3] < found.nats[2] < found.nats[1]
+    assert found.demos.agents == ("kind 1", "kind 2", "kind 3") and len(found.demos) == len(demos)
+    assert np.array_equal(found.demos.episodes.agent, found.label) and "3 kinds" in str(found)
+
+
+def test_one_kind_is_not_taken_for_several():
+    assert psiphi.find_kinds(corners(THREE[:1], 60), "auto", beginnings=1, progress=False).number == 1
+
+
+def test_agents_are_sorted_with_all_their_episodes():
+    demos = corners(THREE[:2], 60)
+    agents = tuple(f"a{i}" for i in range(12))
+    many = dataclasses.replace(demos, agents=agents, episodes=demos.episodes._replace(agent=(np.arange(60) % 12).astype(np.int32)))
+    found = psiphi.find_kinds(many, 2, of="agents", beginnings=1, progress=False)
+    assert found.units == agents and sorted(np.bincount(found.label)) == [6, 6]
+    assert len(set(found.label[::2])) == 1
+
+
+def test_a_number_is_the_smallest_that_no_larger_one_beats():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=200)
+    fits = {k: kinds.Fit(np.ones((200, k)), noise + gain + 0.1 * rng.normal(size=200)) for k, gain in ((1, 0.0), (2, 1.0), (3, 1.001))}
+    assert kinds._fewest(fits) == 2
+
+
+def test_what_cannot_be_sorted_is_one_sentence(tmp_path):
+    demos = corners(THREE[:2], 6)
+    with pytest.raises(UserError, match="There is one agent only, expected several to sort into kinds, or --agent none"):
+        psiphi.find_kinds(demos, 2, of="agents")
+    with pytest.raises(UserError, match="There are 6 episodes to sort into 4 kinds, expected at least 8"):
+        psiphi.find_kinds(demos, 4)
+    demos.write(tmp_path / "log.csv")
+    with pytest.raises(UserError, match="kinds is 'many', expected a number above 0, auto or none"):
+        infer.run([str(tmp_path / "log.csv"), "--out", str(tmp_path / "out"), "--agent", "none", "--kinds", "many"])
+    assert not (tmp_path / "out").exists()
