@@ -1,6 +1,6 @@
 """Are kinds found where ids are withheld, and are ids noticed that mean nothing? CoinGrid, with demonstrators whose intents are known.
 
-    python benchmarks/kinds.py sort [--seeds 0 1 2 3 4] [--out results/kinds/sort.json]
+    python benchmarks/kinds.py sort [--seeds 10 11 12 13 14] [--out results/kinds/sort.json]
     python benchmarks/kinds.py ids [--seeds 0 1 ... 19] [--out results/kinds/ids.json]
 
 **Sort.** 3 to 6 intents, the first of R, G, Y, R+G, R+Y, G+Y. Of each, 200 episodes on fresh layouts, and an agent leaves when it has
@@ -14,9 +14,10 @@ what another wants.
 **Ids.** R, G and Y, 60 episodes of each on 4 layouts. `psiphi.ITD` is fitted briefly, once with the true ids and once with the ids of all
 episodes shuffled. `warned` is whether the verdict finds `shuffled-ids`; `figure` is what it judges by, `threshold` 4.
 
-**Prediction, before the runs of seeds 0 to 19** (all settings were chosen on seeds from 1000): of tracks, the number of kinds is right in
-at least 18 of 20 sortings and the index is above 0.95 in the mean for each number of intents. Of single episodes the index is below the
-ceiling, and below 0.95 from 5 intents. Shuffled ids are noticed in all of 20 logs; right ones are suspected in at most one.
+**Prediction, before the runs of these seeds** (all settings were chosen on seeds from 1000; of seed 0, three intents had been sorted into
+five kinds before `auto` asked that kinds be told apart): of tracks, the number of kinds is right in at least 18 of 20 sortings and the
+index is above 0.95 in the mean for each number of intents. Of single episodes the index is below the ceiling, and below 0.95 from 5
+intents. Shuffled ids are noticed in all of 20 logs; right ones are suspected in at most one.
 """
 
 import argparse
@@ -169,7 +170,7 @@ def ids(seed: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("sort", "ids"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     there = given.out is not None and given.out.exists()

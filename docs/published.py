@@ -239,7 +239,70 @@ def speed() -> str:
     return markdown(["world", "steps per CPU-second", "psiphi", "ratio"], rows)
 
 
+def _range(values: Sequence[float]) -> str:
+    """Mean, least and most."""
+    return f"{np.mean(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+
+
+def kinds() -> str:
+    """How well kinds are found where ids are withheld, beside who knows the intents' policies."""
+    rows, heading = [], ["intents", "number found", "tracks: index", "best possible", "single episodes: index", "best possible", "seeds"]
+    found = stored("kinds/sort.json")
+    for intents in sorted({row["intents"] for row in found}):
+        mine = [row for row in found if row["intents"] == intents]
+        right = sum(row["number"] == intents for row in mine)
+        columns = ("ari", "ceiling", "ari_episodes", "ceiling_episodes")
+        rows.append([f"{intents}", f"{right} of {len(mine)}", *(_range([row[name] for row in mine]) for name in columns), f"{len(mine)}"])
+    return markdown(heading, rows)
+
+
+def shuffled_ids() -> str:
+    """How often the verdict suspects the ids."""
+    found = stored("kinds/ids.json")
+    rows = []
+    for name in ("shuffled", "right"):
+        mine = [row["warned"] for row in found if row["shuffled"] == (name == "shuffled")]
+        rows.append([name, f"{sum(mine)}", f"{len(mine)}"])
+    return markdown(["ids", "suspected", "logs"], rows)
+
+
+def many_agents() -> str:
+    """What an update costs and a network weighs, with codes and with heads."""
+    by = {(row["agents"], row["with"]): row for row in stored("many-agents/cost.json")}
+    rows = []
+    for agents in sorted({agents for agents, _ in by}):
+        pair = [by.get((agents, name)) for name in ("codes", "heads")]
+        rows.append([f"{agents:,}", *("–" if row is None else f"{row[key]:,.1f}" for key in ("ms", "mib") for row in pair)])
+    return markdown(["agents", "codes: ms", "heads: ms", "codes: MiB", "heads: MiB"], rows)
+
+
+def many_agents_accuracy() -> str:
+    """Held-out accuracy with codes and with heads."""
+    found = stored("many-agents/accuracy.json")
+    rows = []
+    for seed in sorted({row["seed"] for row in found}):
+        got = {row["with"]: row["accuracy"] for row in found if row["seed"] == seed}
+        rows.append([f"{seed}", f"{got['codes']:.3f}", f"{got['heads']:.3f}", f"{got['codes'] - got['heads']:+.3f}"])
+    return markdown(["seed", "codes", "heads", "difference"], rows)
+
+
+def real_logs() -> str:
+    """Held-out actions of mice and drivers, by psiphi and by rivals."""
+    rows = []
+    for log, name in (("mice", "mice"), ("ngsim", "drivers")):
+        found = stored(f"real-logs/{log}.json")
+        for method, got in found["held_out"].items():
+            spent = found["cpu_s"].get(method)
+            rows.append([f"{name}: {method}", f"{got['right']:.3f}", f"{got['bits']:.3f}", "–" if spent is None else f"{spent:.0f}"])
+    return markdown(["log and method", "right", "bits", "CPU-seconds"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "kinds": kinds,
+    "shuffled-ids": shuffled_ids,
+    "many-agents": many_agents,
+    "many-agents-accuracy": many_agents_accuracy,
+    "real-logs": real_logs,
     "headline": headline,
     "peers": peers,
     "outside": outside,

@@ -1,5 +1,6 @@
 """Kinds: episodes without ids are sorted by what they do, by networks that did not see them."""
 
+import csv
 import dataclasses
 
 import numpy as np
@@ -70,11 +71,15 @@ def test_agents_are_sorted_with_all_their_episodes():
     assert len(set(found.label[::2])) == 1
 
 
-def test_a_number_is_the_smallest_that_no_larger_one_beats():
+def test_a_number_is_the_smallest_that_no_larger_one_beats_whose_kinds_are_told_apart():
     rng = np.random.default_rng(0)
-    noise = rng.normal(size=200)
-    fits = {k: kinds.Fit(np.ones((200, k)), noise + gain + 0.1 * rng.normal(size=200)) for k, gain in ((1, 0.0), (2, 1.0), (3, 1.001))}
-    assert kinds._fewest(fits) == 2
+    noise, turn = rng.normal(size=200), np.arange(200)
+    gains = {1: 0.0, 2: 1.0, 3: 1.001, 4: 2.0}
+    fits = {k: kinds.Fit(np.eye(k)[turn % k], noise + gain + 0.1 * rng.normal(size=200)) for k, gain in gains.items()}
+    assert kinds._fewest({k: fits[k] for k in (1, 2, 3)}) == 2 and kinds._fewest(fits) == 4
+    blurred = np.full((200, 4), 0.4 / 3)
+    blurred[np.arange(200), np.arange(200) % 4] = 0.6
+    assert kinds._fewest({**fits, 4: fits[4]._replace(share=blurred)}) == 2
 
 
 def test_what_cannot_be_sorted_is_one_sentence(tmp_path):
@@ -87,3 +92,18 @@ def test_what_cannot_be_sorted_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="kinds is 'many', expected a number above 0, auto or none"):
         infer.run([str(tmp_path / "log.csv"), "--out", str(tmp_path / "out"), "--agent", "none", "--kinds", "many"])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_log_without_ids_becomes_a_report_on_kinds(tmp_path):
+    corners(THREE[:2], 40).write(tmp_path / "log.csv")
+    small = ["--updates", "20", "--itd.torso-hidden", "16", "--itd.phi-hidden", "16", "--itd.psi-hidden", "16", "--rewards", "30"]
+    infer.run([str(tmp_path / "log.csv"), "--out", str(tmp_path / "out"), "--agent", "none", "--kinds", "2", *small])
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "## Kinds" in text and "40 episodes were sorted" in text and "| kind 2 | 20 |" in text
+    with open(tmp_path / "out" / "kinds.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    kind = [row["kind"] for row in rows]
+    assert len(rows) == 40 and len(set(kind[::2])) == len(set(kind[1::2])) == 1 and kind[0] != kind[1]
+    assert float(rows[0][f"share of {kind[0]}"]) > 0.9
+    assert psiphi.load(tmp_path / "out" / "model").agents == ("kind 1", "kind 2")
