@@ -1,11 +1,14 @@
 """What an update of ITD from logs costs with many agents: a head for each of them, or a code for each and one network.
 
-    python benchmarks/many_agents.py cost [--agents 2 8 64 512 1024] [--out cost.json]
-    python benchmarks/many_agents.py accuracy [--seeds 0 1 2] [--agents 64] [--out accuracy.json]
+    python benchmarks/many_agents.py cost [--agents 2 8 64 512 1024] [--out results/many-agents/cost.json]
+    python benchmarks/many_agents.py accuracy [--seeds 0 1 2] [--agents 64] [--out results/many-agents/accuracy.json]
 
 Cost: random logs of 10 columns and 5 actions, 128 steps of each agent, the default config of `psiphi.ITD`. Milliseconds are of CPU time of
 all threads; memory is of the network, its target and Adam's two moments. Accuracy: CoinGrid, each agent wants a random mixture of the three
 colours; held-out episodes of the same agents, with heads and with codes, the same updates, batches and torso.
+
+**Prediction, before the runs** (codes were tuned on seed 1000): from 2 to 1,024 agents, an update with codes takes at most 1.5 times as
+long, and with heads more than 20 times from 2 to 512. At 64 agents, codes are right in at least as many held-out steps as heads less 0.01.
 """
 
 import argparse
@@ -109,6 +112,7 @@ def main() -> None:
     else:
         rows = accuracy(given.seeds, (given.agents or [64])[0], given.episodes, given.updates)
     if given.out is not None:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
