@@ -129,7 +129,7 @@ def find_kinds(
         for done, k in enumerate(numbers):
             fits[k] = _fitted(problem, k, seed, beginnings)
             display.advance(done + 1, {"nats": _nats(problem, fits[k])})
-            if k >= 3 and not any(_beats(fits[j], fits[k - 2]) for j in (k - 1, k) if j in fits and k - 2 in fits):
+            if k - 2 in fits and not any(_beats(fits[j], fits[k - 2]) for j in (k - 1, k)):
                 break
     best = fits[_fewest(fits)]
     share = best.share[:, np.argsort(-best.share.sum(axis=0), kind="stable")]
@@ -142,7 +142,8 @@ def _units(demos: Demonstrations, of: Of) -> tuple[np.ndarray, tuple[Any, ...]]:
     if of not in ("episodes", "agents"):
         raise UserError(f'of is {of!r}, expected "episodes" or "agents".')
     if of == "agents":
-        return demos.episodes.agent.astype(np.int64), demos.agents
+        there, unit = np.unique(demos.episodes.agent, return_inverse=True)
+        return unit, tuple(demos.agents[k] for k in there.tolist())
     names = tuple((demos.agents[k], e) for k, e in zip(demos.episodes.agent.tolist(), demos.episodes.id.tolist(), strict=True))
     return np.arange(demos.num_episodes), names
 
