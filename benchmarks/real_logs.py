@@ -25,6 +25,7 @@ import importlib.util
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,7 +91,7 @@ def judged(chance: np.ndarray, demos: Any, free: np.ndarray | None = None) -> di
     }
 
 
-def mice(path: Path, seed: int, updates: int) -> dict[str, Any]:
+def mice(path: Path, seed: int, updates: int) -> Iterator[dict[str, Any]]:
     import psiphi
     from psiphi.api import OFFLINE
 
@@ -115,6 +116,7 @@ def mice(path: Path, seed: int, updates: int) -> dict[str, Any]:
     values = np.array(list(likes.values()))
     out["port"], out["auc"] = likes, maze.auc(list(values[thirsty]), list(values[~np.array(thirsty)]))
     out["warnings"] = sorted({finding.name for finding in itd.verdict.findings if finding.warns})
+    yield out
     everybody = maze.demonstrations(maze.read(path, ALL_MICE))
     out["kinds"] = {}
     for asked in (2, "auto"):
@@ -126,10 +128,10 @@ def mice(path: Path, seed: int, updates: int) -> dict[str, Any]:
             "number": kinds.number, "label": sorted_out, "sure": kinds.sure.tolist(), "nats": kinds.nats,
             "agrees_with_thirst": float(max(agree, 1 - agree)), "cpu_s": time.process_time() - began,
         }  # fmt: skip
-    return out
+        yield out
 
 
-def ngsim(path: Path, seed: int, updates: int) -> dict[str, Any]:
+def ngsim(path: Path, seed: int, updates: int) -> Iterator[dict[str, Any]]:
     import psiphi
     from psiphi.api import OFFLINE
 
@@ -153,12 +155,13 @@ def ngsim(path: Path, seed: int, updates: int) -> dict[str, Any]:
         out["held_out"][name], out["cpu_s"][name] = judged(chance, test), spent
     out["wants"] = {str(agent): dict(zip(road.WANTS, map(float, itd.preferences[agent]), strict=True)) for agent in itd.agents}
     out["warnings"] = sorted({finding.name for finding in itd.verdict.findings if finding.warns})
+    yield out
     began = time.process_time()
     motorway = demos.filter(agents=["motorway"], min_steps=8)
     kinds = psiphi.find_kinds(motorway, "auto", seed=seed, beginnings=1, progress=False)
     out["kinds"] = {"cars": motorway.num_episodes, "number": kinds.number, "nats": kinds.nats, "sure": kinds.sure.tolist()}
     out["kinds"] |= {"drive": [driving(motorway, kinds.label == k) for k in range(kinds.number)], "cpu_s": time.process_time() - began}
-    return out
+    yield out
 
 
 def path_of_page(itd: Any, demos: Any) -> int:
@@ -193,12 +196,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = (mice if given.log == "mice" else ngsim)(given.file, given.seed, given.updates)
-    text = json.dumps({"seed": given.seed, "updates": given.updates, **found}, indent=1) + "\n"
-    print(text)
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text)
+    for found in (mice if given.log == "mice" else ngsim)(given.file, given.seed, given.updates):
+        text = json.dumps({"seed": given.seed, "updates": given.updates, **found}, indent=1) + "\n"
+        if given.out is not None:
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(text)
+        print(text)
 
 
 if __name__ == "__main__":
