@@ -173,8 +173,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    there = given.out is not None and given.out.exists()
-    rows: list[dict[str, Any]] = json.loads(given.out.read_text()) if there else []  # what was interrupted continues
+    rows: list[dict[str, Any]] = []
+    if given.out is not None and given.out.exists():  # what was interrupted continues
+        rows = json.loads(given.out.read_text())
     for seed in sorted(set(given.seeds) - {row["seed"] for row in rows}):
         rows += (sort if given.what == "sort" else ids)(seed)
         if given.out is not None:

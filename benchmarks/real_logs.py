@@ -54,10 +54,10 @@ def columns(demos: Any) -> np.ndarray:
 
 def rivals(train: Any, test: Any) -> dict[str, tuple[np.ndarray, float]]:
     """Probabilities of every action on the test's steps, and CPU seconds of the fit."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.ensemble import HistGradientBoostingClassifier  # pyright: ignore[reportMissingImports]
+    from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingImports]
+    from sklearn.pipeline import make_pipeline  # pyright: ignore[reportMissingImports]
+    from sklearn.preprocessing import StandardScaler  # pyright: ignore[reportMissingImports]
 
     found = {}
     models: dict[str, Any] = {

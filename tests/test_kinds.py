@@ -33,13 +33,11 @@ def corners(wanted: list[tuple[int, int]], episodes: int, seed: int = 0) -> Demo
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """Fewer updates of smaller networks, for worlds this small."""
+    """Fewer updates of smaller networks, for worlds this small; other widths are other programs."""
     before = kinds.FIRST, kinds.UPDATES, kinds.WIDTH
     kinds.FIRST, kinds.UPDATES, kinds.WIDTH = 100, 30, 32
-    kinds._em.clear_cache()
     yield
     kinds.FIRST, kinds.UPDATES, kinds.WIDTH = before
-    kinds._em.clear_cache()
 
 
 THREE = [(0, 0), (4, 4), (0, 4)]

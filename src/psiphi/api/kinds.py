@@ -7,6 +7,7 @@ many kinds there are. To stop is something that an agent does: the last observat
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from psiphi import configs, doors, limits, printable
+from psiphi import configs, doors, limits, optim, printable
 from psiphi.api.explore import followed
 from psiphi.configs import Count, Seed, Within
 from psiphi.demos import Demonstrations
@@ -329,8 +330,7 @@ def _em(nets: Policies, steps: Steps, share: Array, key: Array) -> tuple[Array, 
         places = jax.random.randint(update_key, (2, BATCH), 0, steps.index.shape[1])
         some = jnp.take_along_axis(steps.index, places, axis=1)
         gradients = jax.vmap(jax.grad(surprise), (0, 0, None))(state[0], some, share)
-        moves, memory = jax.vmap(optimiser.update)(gradients, state[1], state[0])
-        return optax.apply_updates(state[0], moves), memory  # pyright: ignore[reportReturnType]
+        return jax.vmap(partial(optim.step, optimiser))(gradients, state[1], state[0])
 
     def sort(carry: Any, now: tuple[Array, Array, Array]) -> tuple[Any, None]:
         share, state, _ = carry
@@ -343,7 +343,7 @@ def _em(nets: Policies, steps: Steps, share: Array, key: Array) -> tuple[Array, 
 
     counts = jnp.asarray([FIRST] + [UPDATES] * (len(COOLING) - 1))
     rounds = jnp.asarray(COOLING), counts, jax.random.split(key, len(COOLING))
-    begin = share, (nets, jax.vmap(optimiser.init)(nets)), jnp.zeros(share.shape[0])
+    begin = share, (nets, jax.vmap(partial(optim.start, optimiser))(nets)), jnp.zeros(share.shape[0])
     (share, _, each), _ = jax.lax.scan(sort, begin, rounds)
     return share, each
 
