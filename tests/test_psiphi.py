@@ -206,6 +206,23 @@ def test_a_shield_keeps_its_share_of_the_demonstrators_gradient_from_the_torso_a
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), getattr(whole, part), getattr(less, part))
 
 
+def test_looking_once_at_what_the_losses_share_changes_none_of_them():
+    demo = jax.tree.map(lambda x: x[:, : ITD.batch], aimless_demos().steps)
+    ego = psiphi.ego_batch(CONFIG, jax.tree.map(jnp.asarray, sequences(MIXED)))
+    theirs = itd.demonstrators(TARGET, AGENTS)
+
+    def total(net: PsiPhiNet, at_once: bool) -> jax.Array:
+        own = itd.demonstrators(net, AGENTS)
+        predictions, seen = psiphi.look_at_all(net, TARGET, demo, ego.step)
+        if not at_once:
+            predictions, seen = itd.predict(own, theirs, demo, ego.step), None
+        shown = itd.weighed(predictions, own, demo, ego.step, jnp.ones(ROWS), jnp.ones(()), ITD)[0]
+        return shown + psiphi.ego_loss(net, TARGET, ego, CONFIG, seen)[0]
+
+    apart, at_once = (quick_jit(jax.value_and_grad(partial(total, at_once=once)))(NET) for once in (False, True))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), apart, at_once)
+
+
 def test_a_shield_is_refused_where_the_losses_take_turns():
     config = replace(CONFIG, shield=0.5, itd=replace(itd.paper(), torso="mlp"))
     with pytest.raises(UserError, match="shield is 0.5, expected 0"):

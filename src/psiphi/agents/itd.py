@@ -279,7 +279,14 @@ def joint_loss(
     """The weighted sum of all terms, and each of them; `ramp` is the share in which the priors count by now."""
     if net.given is not None:
         return wants.joint_loss(net, target, demo, cross, ramp, config)
-    p, w = predict(net, target, demo, cross), preferences(config, net.w)
+    return weighed(predict(net, target, demo, cross), net, demo, cross, weight, ramp, config)
+
+
+def weighed(
+    p: Predictions, net: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, ramp: Array, config: ITDConfig
+) -> tuple[Array, Metrics]:
+    """The same of what was predicted already."""
+    w = preferences(config, net.w)
     terms = {
         "bc_q": (config.bc_weight, lambda: imitation(config, p, w, demo, net.lapse)),
         "l1": (config.l1_weight, lambda: jnp.mean(jax.vmap(losses.l1)(w))),

@@ -12,13 +12,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from psiphi import configs, gpi, losses, optim, replay, spaces, tasks
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.configs import BatchSize, Few, Share, Weight
 from psiphi.errors import UserError
-from psiphi.nets import PsiPhiNet
+from psiphi.nets import PsiPhiNet, of_heads, taken
 from psiphi.spaces import Range
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
@@ -139,22 +140,65 @@ def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:
     return Ego(first, folded, sequence.action[:, 1], ~first.last)
 
 
-def infer_task(config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, step: Transition) -> tuple[PsiPhiNet, tasks.Statistics]:
-    """w_ego <- argmin_w L_R(phi, w): least squares on the recent batches, older ones fading because phi moves."""
+def infer_task(
+    config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, step: Transition, phi: Array | None = None
+) -> tuple[PsiPhiNet, tasks.Statistics]:
+    """w_ego <- argmin_w L_R(phi, w): least squares on the recent batches, older ones fading because phi moves. `phi` is that of the
+    steps, where it is known already."""
     kept = jax.tree.map(lambda x: config.task_memory * x, task)
-    phi = net.cumulants(step.obs, step.action, step.next_obs, step.discount)
+    phi = net.cumulants(step.obs, step.action, step.next_obs, step.discount) if phi is None else phi
     task = tasks.observe_batch(kept, phi, step.reward)
     return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(tasks.solve(task, config.task_ridge * task.count))), task
 
 
-def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig) -> tuple[Array, Metrics]:
+class Seen(NamedTuple):
+    """The ego's steps through the network and its target."""
+
+    phi: Float[Array, "B d"]
+    psi: Float[Array, "B E A d"]
+    """The ego's own head."""
+    next_psi: Float[Array, "B heads E A d"]
+
+
+def look(net: PsiPhiNet, target: PsiPhiNet, step: Transition) -> Seen:
+    """What the ego's losses compare, by itself."""
+    features = net.features(step.obs)
+    phi = net.cumulants(step.obs, step.action, step.next_obs, step.discount, features)
+    return Seen(phi, of_heads(net, lambda x: x[-1:]).psi(features)[:, 0], target.psi(target.features(step.next_obs)))
+
+
+def look_at_all(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, step: Transition) -> tuple[itd.Predictions, Seen]:
+    """What the demonstrators' losses and the ego's compare, where every policy is evaluated on the ego's own steps: all in one pass.
+
+    The losses are the same as apart; the compiler does not find out by itself what they share.
+    """
+    agents, batch = demo.action.shape
+    first = agents * batch
+    shown = Demonstration(*(x.reshape(first, *x.shape[2:]) for x in demo))
+    join = lambda name: jnp.concatenate([getattr(shown, name), getattr(step, name)])  # noqa: E731
+    theirs = lambda x: x[:first].reshape(agents, batch, *x.shape[1:])  # noqa: E731
+    obs, next_obs = join("obs"), join("next_obs")
+    features, next_features = net.features(obs), target.features(next_obs)
+    phi = net.phi_table(obs, join("action"), next_obs, join("discount"), features)
+    psi, next_psi = net.psi(features[first:]), target.psi(next_features[first:])
+    own, own_target = itd.demonstrators(net, agents), itd.demonstrators(target, agents)
+    predictions = itd.Predictions(
+        psi=own.own_psi(theirs(features)),
+        phi=theirs(phi),
+        end_psi=own.own_psi(net.features(shown.next_obs).reshape(agents, batch, -1)),
+        next_psi=own_target.own_psi(theirs(next_features)),
+        cross_psi=psi[:, :agents],
+        cross_phi=phi[first:],
+        cross_next_psi=next_psi[:, :agents],
+    )
+    return predictions, Seen(taken(phi[first:], step.action), psi[:, -1], next_psi)
+
+
+def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, seen: Seen | None = None) -> tuple[Array, Metrics]:
     """L_R + L_Q + L_TD-psi / d. w_ego gets no gradient: it is inferred."""
     w = jax.lax.stop_gradient(w_ego(net))
-    features = net.features(ego.step.obs)
-    phi = net.cumulants(ego.step.obs, ego.step.action, ego.step.next_obs, ego.step.discount, features)
-    psi = net.psi(features)[:, -1]  # [B, E, A, d]
+    phi, psi, one_next = seen or look(net, target, ego.step)
     mine = jnp.take_along_axis(psi, ego.step.action[:, None, None, None], axis=2)[:, :, 0]
-    one_next = target.psi(target.features(ego.step.next_obs))
     n_next = one_next if config.n_step == 1 else target.psi(target.features(ego.fold.next_obs))
     value_next = bootstrap_value(config, n_next, w)
     psi_next = bootstrap_psi(config, one_next, w, ego.next_action)
@@ -268,12 +312,9 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         ego = ego_batch(config, sequence)
         ego = ego._replace(step=replay.look_up(state.experience, ego.step), fold=replay.look_up(state.experience, ego.fold))
         others = demonstrations(state, ego, demo_key) if num_demonstrators else None
-        net, task = infer_task(config, state.net, state.task, ego.step)
-        step = alternating_step if inner.alternate else joint_step
-        net, optimiser_state, metrics = step(state._replace(net=net), others, ego)
+        after, metrics = (alternating_step if inner.alternate else joint_step)(state, others, ego)
         count = state.count + 1
-        target = itd.next_target(inner, state.target, net, count)
-        return state._replace(net=net, target=target, optimiser=optimiser_state, count=count, task=task), metrics
+        return after._replace(target=itd.next_target(inner, state.target, after.net, count), count=count), metrics
 
     def demonstrations(state: State, ego: Ego, key: Array) -> Others:
         sample_key, mirror_key = jax.random.split(key)
@@ -285,26 +326,41 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             return Others(demo, mine, jnp.ones(mine.action.shape))
         return Others(demo, cross, weight)
 
-    def joint_step(state: State, others: Others | None, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
-        def total(net: PsiPhiNet) -> tuple[Array, Metrics]:
-            mine, my_terms = ego_loss(net, state.target, ego, config)
+    def joint_step(state: State, others: Others | None, ego: Ego) -> tuple[State, Metrics]:
+        """One step on the sum of all losses. w_ego is inferred from the very phi that they look at."""
+
+        def total(net: PsiPhiNet) -> tuple[Array, tuple[PsiPhiNet, tasks.Statistics, Metrics]]:
+            predictions, seen = looked(net, state.target, others, ego)
+            told, task = infer_task(config, net, state.task, ego.step, jax.lax.stop_gradient(seen.phi))
+            mine, my_terms = ego_loss(told, state.target, ego, config, seen)
             if others is None:
-                return mine, my_terms
-            mild = shielded(net, config.shield)
-            heads = itd.demonstrators(mild, num_demonstrators), itd.demonstrators(state.target, num_demonstrators)
-            theirs, their_terms = itd.joint_loss(*heads, *others, optim.progress(state.count, state.ramp), inner)
-            return theirs + mine, their_terms | my_terms
+                return mine, (told, task, my_terms)
+            ramp = optim.progress(state.count, state.ramp)
+            mild = itd.demonstrators(shielded(net, config.shield), num_demonstrators)
+            if predictions is None:
+                theirs, their_terms = itd.joint_loss(mild, itd.demonstrators(state.target, num_demonstrators), *others, ramp, inner)
+            else:
+                theirs, their_terms = itd.weighed(predictions, mild, *others, ramp, inner)
+            return theirs + mine, (told, task, their_terms | my_terms)
 
-        gradients, metrics = jax.grad(total, has_aux=True)(state.net)
-        net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
-        return net, optimiser_state, metrics
+        gradients, (told, task, metrics) = jax.grad(total, has_aux=True)(state.net)
+        net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, told)
+        return state._replace(net=net, optimiser=optimiser_state, task=task), metrics
 
-    def alternating_step(state: State, others: Others | None, ego: Ego) -> tuple[PsiPhiNet, Any, Metrics]:
+    def looked(net: PsiPhiNet, target: PsiPhiNet, others: Others | None, ego: Ego) -> tuple[itd.Predictions | None, Seen]:
+        """All in one pass where the demonstrators' losses look at the ego's own steps and nothing is kept from the torso they share."""
+        if others is None or others.cross is not ego.step or config.shield:
+            return None, look(net, target, ego.step)
+        return look_at_all(net, target, others.demo, ego.step)
+
+    def alternating_step(state: State, others: Others | None, ego: Ego) -> tuple[State, Metrics]:
         """Algorithm 2 as printed: a step of algorithm 1, then one of the ego's losses."""
         assert others is not None
-        net, theirs, metrics = itd.alternating_step(inner, optimiser, num_demonstrators, state, others.demo, others.cross)
+        net, task = infer_task(config, state.net, state.task, ego.step)
+        told = state._replace(net=net, task=task)
+        net, theirs, metrics = itd.alternating_step(inner, optimiser, num_demonstrators, told, others.demo, others.cross)
         gradients, terms = jax.grad(ego_loss, has_aux=True)(net, state.target, ego, config)
         net, mine = optim.step(optimiser, gradients, state.optimiser[2], net)
-        return net, (*theirs, mine), metrics | terms
+        return told._replace(net=net, optimiser=(*theirs, mine)), metrics | terms
 
     return Agent(init, act, observe, update, policy)
