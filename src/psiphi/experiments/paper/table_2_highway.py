@@ -1,0 +1,51 @@
+"""Table 2 on Highway, beyond the paper: a new driving goal after one rewarded episode."""
+
+from psiphi.experiments.paper.experiment import ALL, FEW, SOME, Experiment, Figure, Method, Table, Variant
+
+NEW = tuple(f"speed={speed},lane={lane}" for lane, speeds in enumerate(((22, 26), (22, 30), (26, 30), (22, 30))) for speed in speeds)
+"""Eight goals that no other car has, each with a speed and a lane that some other car has."""
+_GIVEN = {"cumulants": "given", "gamma": 0.95}
+_WATCHES = {f"agent.{name}": value for name, value in {**_GIVEN, "cross_policy_on": "both"}.items()}
+_ALONE = {"demos": "none", **{f"agent.itd.{name}": value for name, value in _GIVEN.items()}}
+_RIDGE = {"inference": "ridge", "temperature": 0.0}
+_LEAST_SQUARES = {"inference": "least-squares", "kappa": 0.0, "temperature": 0.0}
+
+EXPERIMENT = Experiment(
+    name="table-2-highway",
+    title="Table 2 on Highway: a new driving goal after one episode",
+    story=(
+        "The ego drives at random among others, sees what they do and is paid nothing, for 32,000 steps. Then it is paid for one of eight "
+        "goals, a target speed and a lane, that no other car has. **First episode** is the return of the first paid episode, in which the "
+        "goal is inferred after every step; **after n** is the return of a fresh episode after n paid ones. No gradient is taken. "
+        "**PsiPhi-learning** is ITD with cumulants that are given: how near each lane is, speed, place, a car close ahead, the end, a "
+        "constant. **Learned cumulants** is ITD as on Highway elsewhere. **Watching nothing** has the same given cumulants and one head, "
+        "after 32,000 steps that were paid for the ego's own goal. **DQN, moved** learned the ego's own goal for 32,000 steps; in its "
+        "first episode it goes on as before, then it goes on learning. **Best demonstrator** is IDM with the one of the others' goals that "
+        "earns most. **Share** is the return over that of a DQN that learned the very goal for 32,000 paid steps."
+    ),
+    variants=(Variant("highway-multi-task", "Highway, multi-task", "highway-multi-task"),),
+    methods=(
+        Method("dqn", "DQN, 32,000 paid steps on the goal", how="goals", algorithm="dqn"),
+        Method("psiphi", "PsiPhi-learning", _WATCHES, how="goals", few_shot=_RIDGE),
+        Method("psiphi-learned", "PsiPhi-learning, learned cumulants", how="goals", few_shot=_LEAST_SQUARES),
+        Method("psiphi-alone", "PsiPhi-learning, watching nothing", _ALONE, how="goals", algorithm="psiphi", few_shot=_RIDGE),
+        Method("dqn-moved", "DQN, moved from another goal", how="goals", algorithm="dqn", learner={"agent.epsilon_start": 0.02}),
+        Method("demonstrator", "Best demonstrator (IDM)", how="goals", algorithm="idm", trains=False),
+    ),
+    measures=(),
+    tables=(
+        Table(
+            "Share of the DQN's return, mean over the eight goals",
+            (
+                ("first episode", Figure("normalised_return", ALL, 0)),
+                ("after 1", Figure("normalised_return", ALL, FEW)),
+                ("after 10", Figure("normalised_return", ALL, SOME)),
+                ("without adapting", Figure("normalised_return", ALL)),
+                ("return", Figure("return", ALL)),
+            ),
+        ),
+        Table("Share after one episode, by goal", tuple((goal, Figure("normalised_return", goal, FEW)) for goal in NEW)),
+    ),
+    goals=NEW,
+    reference="dqn",
+)
