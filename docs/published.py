@@ -297,6 +297,34 @@ def real_logs() -> str:
     return markdown(["log and method", "right", "bits", "CPU-seconds"], rows)
 
 
+def updates() -> str:
+    """One update of PsiPhi-learning before and after its losses look once at what they share."""
+    before, now = (stored(f"benchmarks/update_profile{when}.json") for when in ("_before", ""))
+    names = {"highway-multi-task": "Highway, multi-task", "coingrid": "CoinGrid"}
+    rows = [
+        [names[world], when, f"{got['ms_per_update']:.1f}", f"{got['megaflop_per_update']:.0f}", f"{got['share_of_peak']:.2f}"]
+        for world in names
+        for when, got in (("before", before[world]), ("now", now[world]))
+    ]
+    return markdown(["world", "", "ms per update", "million operations", "share of the matrix peak"], rows)
+
+
+def update_curves() -> str:
+    """The same seeds with both programs."""
+    files = {"before": "_before", "now": ""}
+    found = {when: stored(f"benchmarks/update_curves{suffix}.json")["highway-multi-task"] for when, suffix in files.items()}
+    steps = found["now"]["env_steps"]
+    rows = [[seed, when, *(f"{x:.2f}" for x in got[seed])] for seed in ("seed 0", "seed 1", "seed 2") for when, got in found.items()]
+    return markdown(["", "", *(f"{n:,} steps" for n in steps)], rows)
+
+
+def verdicts() -> str:
+    """The claims and what became of them, as `claims.md` says."""
+    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (H\d: [^|]+) \| \[[^\]]+\]\(([^)]+)\) \| ([^|]+) \|$", page, re.MULTILINE)
+    return markdown(["claim of the paper", "verdict here"], [[f"[{claim}](docs/{page})", verdict] for claim, page, verdict in rows])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "shuffled-ids": shuffled_ids,
@@ -304,6 +332,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "many-agents-accuracy": many_agents_accuracy,
     "real-logs": real_logs,
     "headline": headline,
+    "verdicts": verdicts,
+    "updates": updates,
+    "update-curves": update_curves,
     "peers": peers,
     "outside": outside,
     "logs-alone": logs_alone,
