@@ -94,6 +94,12 @@ def test_least_squares_solves_once_there_is_a_reward():
     np.testing.assert_array_equal(belief.covariance, 0)
 
 
+def test_ridge_knows_nothing_of_demonstrators_and_is_unsure_of_what_it_has_not_tried():
+    belief = jax.jit(partial(infer, replace(BAYES, inference="ridge"), MODEL))(stats_of([(LEFT, -1.0)] * 20))
+    np.testing.assert_allclose(belief.mean, np.tile([-1.0, 0.0], (REPETITIONS, 1)), atol=0.01)
+    assert np.all(belief.covariance[:, LEFT, LEFT] < 0.01) and np.all(belief.covariance[:, RIGHT, RIGHT] == 1)
+
+
 def test_bayes_is_unsure_of_what_it_has_not_tried():
     belief = inferred["bayes"](stats_of([(LEFT, -1.0)] * 20))
     np.testing.assert_allclose(belief.mean[:, LEFT], -1, atol=0.05)

@@ -112,6 +112,16 @@ def test_the_reward_by_hand():
         assert float(reward(close, False)) == pytest.approx(0.5 - cost)
 
 
+def test_a_wish_is_paid_as_the_config_with_that_goal_is():
+    states = random_episodes()[0].cars
+    there = dataclasses.replace(CONFIG, ego=dataclasses.replace(CONFIG.ego, speed=(26.0, 26.0), lane=1))
+    pay = jax.jit(jax.vmap(lambda cars, wish: highway.reward(CONFIG, ROAD, cars, jnp.array(False), wish), (0, None)))
+    known = jax.jit(jax.vmap(lambda cars: highway.reward(there, ROAD, cars, jnp.array(False))))
+    cars = jax.tree.map(lambda x: jnp.asarray(x[0]), states)
+    np.testing.assert_allclose(pay(cars, jnp.array([26.0, 1.0])), known(cars), atol=1e-6)
+    assert np.abs(pay(cars, jnp.array([30.0, 0.0])) - known(cars)).max() > 0.05
+
+
 def test_the_ego_never_drives_backwards():
     states, _, _ = episodes(CONFIG, BRAKE)
     speed = states.cars.speed[:, :, 0]

@@ -527,6 +527,25 @@ def test_terms_can_be_switched_off(terms):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
 
 
+def test_both_are_as_many_steps_of_the_ego_as_of_the_demonstrators():
+    demos, agent = crossing_demos(), itd.make(TABLES, SPEC, AGENTS, PACE)
+    state = jax.eval_shape(agent.init, KEY, demos)
+    ring = replay.make_experience(num_envs=PACE.num_envs, size=TABLES.replay_size, batch=TABLES.cross_batch, n_step=1)
+    filled = state._replace(demos=demos, experience=replay.remember(ring, blank(state.experience), crossing_experience()))
+    draw = quick_jit(lambda key: itd.sample(replace(TABLES, cross_policy_on="both", mirror=False), SPEC, ring, filled, key))
+    _, cross, weight = draw(KEY)
+    half = TABLES.cross_batch
+    assert cross.action.shape == weight.shape == (2 * half,)
+
+    def steps(*columns) -> set[bytes]:
+        rows = [np.asarray(x, np.float32).reshape(-1, SPEC.obs_shape[0]) for x in columns]
+        return {row.tobytes() for row in np.concatenate(rows, axis=1)}
+
+    shown = steps(demos.steps.obs, demos.steps.next_obs)
+    driven = steps(crossing_experience().obs, crossing_experience().next_obs)
+    assert steps(cross.obs[:half], cross.next_obs[:half]) <= driven and steps(cross.obs[half:], cross.next_obs[half:]) <= shown
+
+
 ANYBODYS_STEPS = {
     "no cross-policy": off("cross_policy"),
     "no cross-policy, pooled": off("cross_policy", on="pooled"),

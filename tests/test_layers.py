@@ -128,6 +128,7 @@ def test_imports_point_one_way():
 
 
 PIECES = {
+    "experiments.highway": {"begin", "iterate"},
     "experiments.imitation": {"LoopConfig", "Carry", "begin", "iterate"},
     "experiments.measures": {"collect"},
     "experiments.roundabout": {"collect"},

@@ -117,6 +117,18 @@ def test_one_pair_of_scales_is_textbook_bayesian_regression():
     np.testing.assert_allclose(belief.covariance, basis.T @ np.linalg.inv(precision) @ basis, atol=1e-4)
 
 
+def test_the_ridge_posterior_is_textbook_bayesian_regression_in_all_directions():
+    rng = np.random.default_rng(3)
+    phi, reward = rng.normal(size=(7, 3)), rng.normal(size=7)
+    belief = jax.jit(tasks.ridge_posterior)(experience(phi, reward), 2.0, 0.5)
+    covariance = np.linalg.inv(phi.T @ phi / 0.25 + np.eye(3) / 4)
+    np.testing.assert_allclose(belief.covariance, covariance, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(belief.mean, covariance @ phi.T @ reward / 0.25, rtol=1e-3, atol=1e-5)
+    nothing = tasks.ridge_posterior(tasks.no_experience(3), 2.0, 0.5)
+    np.testing.assert_allclose(nothing.covariance, 4 * np.eye(3), rtol=1e-5)
+    np.testing.assert_array_equal(nothing.mean, 0)
+
+
 def test_scales_are_weighted_by_the_probability_they_give_to_the_rewards():
     rng = np.random.default_rng(1)
     phi = rng.normal(size=(6, 2))

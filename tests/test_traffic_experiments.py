@@ -17,6 +17,7 @@ from psiphi import films, replay, training, worlds
 from psiphi.agents import ALGORITHMS, bc, watching
 from psiphi.agents.bc import BCConfig
 from psiphi.errors import UserError
+from psiphi.experiments import highway as new_goals
 from psiphi.experiments import paper, reproduce
 from psiphi.experiments.reproduce import Effort
 from psiphi.experiments.runs import run_of, saw
@@ -160,6 +161,21 @@ def test_who_watches_whom():
     assert num_demonstrators(of("dqn-bc")) == 4
     assert num_demonstrators(of("psiphi-alone")) == 0
     assert saw(of("dqn"))[0] == "none" and saw(of("bc"))[2] == "none"
+
+
+def test_what_can_matter_to_a_driver_explains_every_goal():
+    """The cumulants of table-2-highway are linear in what every goal pays for speed and lane, up to a small rest."""
+    config = highway.MULTI_TASK.config
+    rng = np.random.default_rng(0)
+    lane, speed = np.clip(rng.integers(0, 4, 2_000) + 0.2 * rng.normal(size=2_000), -0.5, 3.5), rng.uniform(16, 32, 2_000)
+    obs = np.zeros((2_000, 6, 4), np.float32)
+    obs[:, 0, 1], obs[:, 0, 2], obs[:, 1:, 0] = (4 * lane - 6) / 2, (speed - 25) / 10, 6.0
+    phi = np.asarray(new_goals.features(config.lanes)(jnp.asarray(obs), jnp.zeros(2_000), jnp.asarray(obs), jnp.zeros(2_000, bool)))
+    assert phi.shape[1] == new_goals.given(config).size
+    for target, rank in np.asarray(new_goals.wishes(config, paper.EXPERIMENTS["table-2-highway"].goals)):
+        paid = 0.5 * np.clip(1 - np.abs(speed - target) / 10, 0, 1) + 0.5 * np.clip(1 - np.abs(4 * lane - 4 * rank) / 6, 0, 1)
+        rest = paid - phi @ np.linalg.lstsq(phi, paid, rcond=None)[0]
+        assert 1 - rest.var() / paid.var() > 0.95
 
 
 def test_schedules_are_as_long_as_the_run(monkeypatch):

@@ -344,8 +344,8 @@ class PsiPhiNet(eqx.Module):
 
     With `codes`, there is one network for all heads, psi(s, a, z_k), and a head is its code z_k. Heads 0..K-1 are the demonstrators'; an
     ego, if there is one, is the last. `phi_torso` is None where phi reads the shared torso, as in the paper. Where cumulants are `given`,
-    phi is not learned, and each head has values of its own beside psi: what psi.w would be if all that an agent does could be put down to
-    its reward.
+    phi is not learned, and each head has values of its own beside psi, unless `own_values` is off: what psi.w would be if all that an agent
+    does could be put down to its reward.
     """
 
     torso: Torso
@@ -380,6 +380,7 @@ class PsiPhiNet(eqx.Module):
         given: Cumulants | None = None,
         lapse: float = 0.0,
         code: int = 0,
+        own_values: bool = True,
     ):
         torso_key, phi_torso_key, phi_key, psi_key, w_key = jax.random.split(key, 5)
         d = num_cumulants if given is None else given.size
@@ -404,7 +405,10 @@ class PsiPhiNet(eqx.Module):
         self.psi_heads = stacked(keys, spec.num_actions * d)
         self.lapse = jnp.full(heads, math.log(lapse / (1 - lapse))) if lapse else None
         if given is not None:
-            self.phi_torso, self.phi_head = None, None
+            self.phi_torso, self.phi_head, self.value_heads = None, None, None
+            if not own_values:
+                self.w = jax.random.normal(w_key, (heads, d)) / math.sqrt(d)
+                return
             self.value_heads = stacked(jax.random.split(jax.random.fold_in(psi_key, 1), (heads, ensemble)), spec.num_actions)
             self.w = jnp.zeros((heads, d))
             return

@@ -146,6 +146,14 @@ def posterior(
     return Posterior(jnp.sum(prior.basis, axis=0) + mixture_mean @ directions, directions.T @ mixture_covariance @ directions)
 
 
+def ridge_posterior(stats: Statistics, prior_scale: Scalar = 1.0, noise_scale: Scalar = 0.1) -> Posterior:
+    """Bayesian linear regression that starts from nothing: ``w ~ N(0, prior_scale^2 I)``. For cumulants that are given, whose scale is
+    known, and for tasks outside of the span of what the demonstrators want."""
+    d = stats.moment.shape[0]
+    covariance = jnp.linalg.inv(stats.gram / noise_scale**2 + jnp.eye(d) / prior_scale**2)
+    return Posterior(covariance @ stats.moment / noise_scale**2, covariance)
+
+
 def gaussian(
     eigenvalues: Float[Array, " K"],
     shift: Float[Array, " K"],

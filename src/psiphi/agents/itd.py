@@ -35,6 +35,9 @@ class ITDConfig:
     """Of *changes*: the columns whose level may be wanted, not only their change; ("all",): every one."""
     ends: Ends = "state"
     """Of *changes*: what a true end shows, the state in which it came (to plan on) or only that it came (to read)."""
+    through_psi: bool = False
+    """Of *changes* and *given*: imitation goes through psi.w and trains psi, as where cumulants are learned, and the losses are the same as
+    there; off: through values beside psi, for logs alone."""
     num_cumulants: Annotated[int, Within(0, 4_096)] = 4
     """d, the number of learned cumulants (paper: 4 on CoinGrid, 8 on Highway, 64 on FruitBot); 0, from logs: one per agent, up to 16."""
     gamma: Share = 0.9
@@ -82,8 +85,9 @@ class ITDConfig:
     changes nothing else, so this only fixes the frame: cumulant k is what demonstrator k wants, and no two can share a dimension."""
     cross_policy: Weight = 10.0
     """Extension: weight of expected-SARSA TD of *every* policy on transitions of any agent; 0: off (paper)."""
-    cross_policy_on: Literal["experience", "pooled"] = "experience"
-    """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations."""
+    cross_policy_on: Literal["experience", "pooled", "both"] = "experience"
+    """Whose transitions: the ego's reward-free experience, or, offline with logs alone, the pool of all demonstrations, or as many of
+    both."""
     cross_batch: BatchSize = 256
     """Transitions per update for the above."""
     anchor: Weight = 10.0
@@ -277,7 +281,7 @@ def joint_loss(
     net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Transition, weight: Array, ramp: Array, config: ITDConfig
 ) -> tuple[Array, Metrics]:
     """The weighted sum of all terms, and each of them; `ramp` is the share in which the priors count by now."""
-    if net.given is not None:
+    if net.value_heads is not None:
         return wants.joint_loss(net, target, demo, cross, ramp, config)
     return weighed(predict(net, target, demo, cross), net, demo, cross, weight, ramp, config)
 
@@ -359,6 +363,10 @@ def check(config: ITDConfig) -> None:
 def _check_cumulants(config: ITDConfig) -> None:
     if config.code and config.axis_preferences and not has_given(config):
         raise UserError("code is above 0 and axis_preferences is True, expected one of the two: axes are for few agents with a head each.")
+    if config.through_psi and not has_given(config):
+        raise UserError(
+            f"through_psi is True and cumulants is {config.cumulants!r}, expected 'changes' or 'given': learned ones always are."
+        )
     if config.code and config.alternate:
         raise UserError("code is above 0 and alternate is True, expected one of the two: algorithm 1 as printed has a head per agent.")
     if not config.num_cumulants and not has_given(config):
@@ -385,6 +393,7 @@ def initial_net(config: ITDConfig, spec: EnvSpec, heads: int, key: Array, given:
         given=given,
         lapse=config.lapse,
         code=config.code,
+        own_values=not config.through_psi,
     )
 
 
@@ -441,6 +450,9 @@ def sample(
     steps = experience.sample(state.experience, cross_key).experience
     cross = replay.look_up(state.experience, jax.tree.map(lambda x: x[:, 0], steps))
     cross = replay.mirror(spec, cross, mirror_cross_key) if config.mirror else cross
+    if config.cross_policy_on == "both":
+        shown = replay.sample_anybody(state.demos, jax.random.fold_in(cross_key, 1), config.cross_batch)
+        cross = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), cross, shown)
     return demo, cross, jnp.ones(cross.action.shape)
 
 

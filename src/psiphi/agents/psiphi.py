@@ -319,9 +319,9 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     def demonstrations(state: State, ego: Ego, key: Array) -> Others:
         sample_key, mirror_key = jax.random.split(key)
         demo, cross, weight = itd.sample(configs.replaced(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
-        if itd.uses_any_steps(inner) and inner.cross_policy_on == "experience":
+        if itd.uses_any_steps(inner) and inner.cross_policy_on != "pooled":
             mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
-            if itd.has_given(inner):  # no other loss sees the demonstrators' own steps
+            if itd.has_given(inner) or inner.cross_policy_on == "both":  # given: no other loss sees the demonstrators' own steps
                 mine = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), mine, cross)
             return Others(demo, mine, jnp.ones(mine.action.shape))
         return Others(demo, cross, weight)

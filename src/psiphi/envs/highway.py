@@ -274,7 +274,11 @@ def num_demonstrators(config: HighwayConfig) -> int:
     return len(config.goals) if config.demonstrator == "goal" else config.cars - 1
 
 
-def reset(config: HighwayConfig, road: Road, key: Array) -> State:
+Wish = Float[Array, "2"]
+"""A target speed in m/s and a lane that are numbers of the program, not of the config: one compiled program serves all goals."""
+
+
+def reset(config: HighwayConfig, road: Road, key: Array, wish: Wish | None = None) -> State:
     """Cars one behind the other, each in a random lane or the one it wants, with what they are about to do."""
     kind_key, speed_key, habit_key, place_key = jax.random.split(key, 4)
     kind = _kinds(config, kind_key)
@@ -282,6 +286,7 @@ def reset(config: HighwayConfig, road: Road, key: Array) -> State:
     low, high = (jnp.array([wish.speed[end] for wish in wishes])[kind] for end in (0, 1))
     target_speed = low + (high - low) * jax.random.uniform(speed_key, kind.shape)
     drivers = _drivers(config, kind, target_speed, habit_key)
+    drivers = drivers if wish is None else _led_to(drivers, wish)
     cars = _place(config, road, kind, target_speed, place_key)
     return State(decide(road, drivers, cars), drivers, kind, jnp.zeros((), jnp.int32))
 
@@ -314,6 +319,13 @@ def _drivers(config: HighwayConfig, kind: Int[Array, "n"], target_speed: Float[A
         patience=jnp.full(kind.shape, config.patience),
         route=jnp.where(ranks == NOWHERE, NOWHERE, 0)[:, None].astype(jnp.int32),
         route_rank=ranks[:, None].astype(jnp.int32),
+    )
+
+
+def _led_to(drivers: Drivers, wish: Wish) -> Drivers:
+    """The ego's plan towards another goal."""
+    return drivers._replace(
+        target_speed=drivers.target_speed.at[0].set(wish[0]), route_rank=drivers.route_rank.at[0].set(wish[1].astype(jnp.int32))
     )
 
 
@@ -363,19 +375,21 @@ def too_close(config: HighwayConfig, road: Road, cars: Cars) -> Bool[Array, ""]:
     return gap < config.gap_share * config.ego.time_gap * cars.speed[0]
 
 
-def reward(config: HighwayConfig, road: Road, cars: Cars, failed: Array) -> Float[Array, ""]:
-    """What the ego is paid in a state it has reached."""
+def reward(config: HighwayConfig, road: Road, cars: Cars, failed: Array, wish: Wish | None = None) -> Float[Array, ""]:
+    """What the ego is paid in a state it has reached, for the config's goal or for another speed and lane."""
     assert config.ego.lane is not None
-    target = sum(config.ego.speed) / 2
+    target, rank = (sum(config.ego.speed) / 2, config.ego.lane) if wish is None else (wish[0], wish[1])
     speed = jnp.clip(1 - jnp.abs(cars.speed[0] - target) / config.speed_width, 0, 1)
-    place = jnp.clip(1 - jnp.abs(cars.y[0] - lane.WIDTH * config.ego.lane) / config.lane_width, 0, 1)
+    place = jnp.clip(1 - jnp.abs(cars.y[0] - lane.WIDTH * rank) / config.lane_width, 0, 1)
     good = config.speed_weight * speed + config.lane_weight * place
     return good - config.gap_weight * too_close(config, road, cars) - config.crash_cost * failed
 
 
-def make(config: HighwayConfig) -> Env:
-    """The environment. `TimeStep.extras` holds `crashed`, `off_road`, and the step's demonstrations: `demonstrator`, the numbers of those
-    watched (NO_DEMONSTRATOR: an empty slot), and `demonstration`, their `Demonstration`.
+def make(config: HighwayConfig, wish: Wish | None = None) -> Env:
+    """The environment, with the config's goal for the ego or another one; all goals start alike.
+
+    `TimeStep.extras` holds `crashed`, `off_road`, and the step's demonstrations: `demonstrator`, the numbers of those watched
+    (NO_DEMONSTRATOR: an empty slot), and `demonstration`, their `Demonstration`.
     """
     road = roads.highway(config.lanes, ROAD_LENGTH)
     checked = None if config.all_collide else jnp.arange(config.cars) == 0
@@ -383,7 +397,7 @@ def make(config: HighwayConfig) -> Env:
     ego = jnp.zeros(1, jnp.int32)
 
     def start(key: Array) -> tuple[State, Array]:
-        state = reset(config, road, key)
+        state = reset(config, road, key, wish)
         return state, see(config, road, state.cars, ego)[0]
 
     def step(state: State, action: Array, key: Array) -> tuple[State, TimeStep]:
@@ -398,7 +412,7 @@ def make(config: HighwayConfig) -> Env:
         extras = {"crashed": crashed, "off_road": off_road, "demonstrator": who, "demonstration": steps}
         discount = 1.0 - failed.astype(jnp.float32)
         last = failed | (next_state.t >= config.max_steps)
-        paid = reward(config, road, cars, failed)
+        paid = reward(config, road, cars, failed, wish)
         return next_state, TimeStep(see(config, road, cars, ego)[0], paid, discount, last, extras)  # pyright: ignore[reportArgumentType]
 
     return Env(spec(config), start, step)

@@ -28,8 +28,9 @@ from psiphi.envs.traffic import roads
 from psiphi.experiments.paper import FEW, SOME
 from psiphi.loops import scan
 from psiphi.loops.evaluate import Policy, rollout_returns
-from psiphi.loops.few_shot import FewShotConfig, few_shot
+from psiphi.loops.few_shot import FewShotConfig, episode
 from psiphi.model import Model
+from psiphi.tasks import Statistics, no_experience
 from psiphi.training import Run, Trained
 from psiphi.types import Env, EnvSpec, Pace, TimeStep
 from psiphi.worlds.highway import goal_of
@@ -115,21 +116,29 @@ def meet(run: Run, goals: tuple[str, ...], few: FewShotConfig, changes: Mapping[
 def adapted(config: HighwayConfig, model: Model, goals: tuple[str, ...], few: FewShotConfig, key: Array, repetitions: int) -> Returns:
     """Infer each goal from the rewards of some episodes, without a gradient."""
     keys = jax.random.split(key, len(goals))
-    found: Returns = {}
-    for shots in SHOTS[1:]:
-        first, after = _adapted(model, wishes(config, goals), keys, world=config, few=few, shots=shots, repetitions=repetitions)
-        found |= {0: np.asarray(first).tolist(), shots: np.asarray(after).tolist()}
-    return found
+    found = _adapted(model, wishes(config, goals), keys, world=config, few=few, repetitions=repetitions)
+    return {shots: np.asarray(returns).tolist() for shots, returns in zip(SHOTS, found, strict=True)}
 
 
-@functools.partial(jax.jit, static_argnames=("world", "few", "shots", "repetitions"))
+@functools.partial(jax.jit, static_argnames=("world", "few", "repetitions"))
 def _adapted(
-    model: Model, goals: Array, keys: Array, *, world: HighwayConfig, few: FewShotConfig, shots: int, repetitions: int
-) -> tuple[Array, Array]:
-    def one(wish: Array, key: Array) -> tuple[Array, Array]:
-        env = highway.make(world, wish)
-        got = few_shot(env, model, few, key, shots=shots, repetitions=repetitions, max_steps=world.max_steps)
-        return got.first.mean(), got.after.mean()
+    model: Model, goals: Array, keys: Array, *, world: HighwayConfig, few: FewShotConfig, repetitions: int
+) -> tuple[Array, Array, Array]:
+    """The first episode, in which the goal is inferred after every step, the one after it, and the one after `SOME` episodes."""
+    hope = 0.0 if few.inference == "least-squares" else few.kappa
+
+    def one(wish: Array, key: Array) -> tuple[Array, Array, Array]:
+        first_key, more_key = jax.random.split(key)
+        drive = functools.partial(episode, highway.make(world, wish), model, few, max_steps=world.max_steps)
+        nothing = jax.vmap(lambda _: no_experience(model.w.shape[1]))(jnp.arange(repetitions))
+        first, known = drive(nothing, first_key, learn_inside=True, kappa=hope)
+
+        def another(known: Statistics, episode_key: Array) -> tuple[Statistics, Array]:
+            returns, after = drive(known, episode_key, learn_inside=False, kappa=0.0)
+            return after, returns.mean()
+
+        _, later = jax.lax.scan(another, known, jax.random.split(more_key, SOME))
+        return first.mean(), later[FEW - 1], later[SOME - 1]
 
     return jax.vmap(one)(goals, keys)
 

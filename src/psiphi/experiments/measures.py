@@ -21,7 +21,7 @@ from psiphi.agents import ALGORITHMS, bc, itd, sqil
 from psiphi.api import trained as answers
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
-from psiphi.experiments import imitation, paper, pictures, roundabout
+from psiphi.experiments import highway, imitation, paper, pictures, roundabout
 from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
 from psiphi.experiments.runs import Effort, few_shot_of, run_of
 from psiphi.loops import scan
@@ -263,9 +263,13 @@ def imitate(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Eff
 
 def rule(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
     """The rule by which the demonstrators drive, in the place of a policy: it learned nothing."""
-    place = training.changed(training.default_run("bc", unit.variant.world), unit.variant.changes).world
-    returns = roundabout.idm_returns(place, unit.seed, JUDGED)
+    returns = roundabout.idm_returns(_traffic(unit.variant), unit.seed, JUDGED)
     return Done({unit.method.name: list(_return_figures(returns, references))})
+
+
+def _traffic(variant: Variant) -> Any:
+    """The world's config in which nothing is learned."""
+    return training.changed(training.default_run("bc", variant.world), variant.changes).world
 
 
 def _return_figures(returns: Mapping[str, float], references: Mapping[str, float]) -> Iterator[tuple[Figure, float, Any]]:
@@ -431,6 +435,28 @@ def _adapted(run: Run, net: Any, demos: Demos, weights: Array, key: Array) -> Ar
     return jax.lax.map(one, jax.random.split(key, REPETITIONS))
 
 
+# --- Who meets a new goal on Highway -------------------------------------------------------------------------------------
+
+
+def goals(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+    """Returns on each new goal, by the number of rewarded episodes, over those of the DQN that learned it."""
+    if unit.method.name != what.reference and not references:
+        raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
+    episodes, repetitions = min(effort.repetitions, highway.JUDGED), min(effort.repetitions, highway.REPETITIONS)
+    if unit.method.algorithm == "idm":
+        met = highway.best_demonstrator(_traffic(unit.variant), what.goals, unit.seed, episodes)
+    else:
+        run = run_of(what, unit.variant, unit.method, effort, unit.seed)
+        met = highway.meet(run, what.goals, few_shot_of(unit.method), unit.method.learner, episodes, repetitions)
+    by = {} if unit.method.name == what.reference else references
+    figures = [
+        (figure._replace(shots=shots), value, extra)
+        for shots, returns in met.returns.items()
+        for figure, value, extra in _return_figures(dict(zip(what.goals, returns, strict=True)), by)
+    ]
+    return Done({unit.method.name: figures}, met.env_steps, met.train_s)
+
+
 HOW: dict[str, Callable[..., Done]] = {
     "model": model,
     "curve": curve,
@@ -438,5 +464,6 @@ HOW: dict[str, Callable[..., Done]] = {
     "rule": rule,
     "predict": predict,
     "adapt": adapt,
+    "goals": goals,
 }
 """What is done with a row, by the name that its method gives."""

@@ -71,14 +71,16 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     if method.how == "predict":
         setting = imitation.setting_of(method.algorithm, {**unit.variant.changes, **method.changes}, effort.updates, effort.episodes)
         return {**asdict(setting), "saw": imitation.saw(setting)}
-    if method.how == "rule":
+    if method.algorithm == "idm":
         return {"algorithm": method.algorithm, "saw": ["none: it is who demonstrates", "none", "none"]}
     run = training.completed(runs.run_of(what, unit.variant, method, effort))
     config = runs.described(run)
     if unit.variant.moved:
         config["moved"] = dict(unit.variant.moved)
-    if method.how == "model":
+    if method.how == "model" or (method.how == "goals" and method.few_shot):
         return {**config, "few_shot": asdict(runs.few_shot_of(method)), "repetitions": effort.repetitions}
+    if method.how == "goals":
+        return {**config, "on the goals": dict(method.learner)}
     if method.how == "adapt":
         config["saw"] = [config["saw"][0], f"{run.steps:,}; then those of the task", "those of the task"]
     if method.learner:

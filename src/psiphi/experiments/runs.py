@@ -118,6 +118,6 @@ def _steps_seen(run: Run) -> str:
     loop = training.loop_of(run)
     steps = run.steps or (loop.env_steps(loop.iterations) if training.acts(run) else 0)
     if hasattr(run.agent, "cross_policy_on"):  # ITD
-        looks = itd.uses_any_steps(run.agent) and run.agent.cross_policy_on == "experience"
+        looks = itd.uses_any_steps(run.agent) and run.agent.cross_policy_on != "pooled"
         return f"{steps:,}, random and reward-free" if looks else "none"
     return f"{steps:,}" if steps else "none"

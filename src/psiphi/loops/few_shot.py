@@ -25,10 +25,11 @@ from psiphi.types import Env
 class FewShotConfig:
     """How a new task is inferred."""
 
-    inference: Literal["bayes", "least-squares"] = "bayes"
-    """Extension: Bayesian regression in the span of the demonstrators' preferences, or the paper's least squares."""
+    inference: Literal["bayes", "ridge", "least-squares"] = "bayes"
+    """Extension: Bayesian regression in the span of the demonstrators' preferences, the same in all directions of the cumulants, where
+    those are given, or the paper's least squares."""
     kappa: Weight = 2.0
-    """Extension: optimism of the first episode, in standard deviations ("bayes" only); 0: greedy."""
+    """Extension: optimism of the first episode, in standard deviations (not of least squares, which has none); 0: greedy."""
     temperature: Weight = 0.08
     """Extension: softness of the GPI policy in units of reward; 0: greedy (paper)."""
     ridge: Weight = 1e-3
@@ -55,6 +56,8 @@ def infer(config: FewShotConfig, model: Model, stats: tasks.Statistics) -> tasks
     """What the experience so far says of each repetition's task."""
     if config.inference == "bayes":
         return jax.vmap(tasks.posterior, (0, None))(stats, model.prior)
+    if config.inference == "ridge":
+        return jax.vmap(tasks.ridge_posterior)(stats)
 
     def one(s: tasks.Statistics) -> tasks.Posterior:
         w = jnp.where(s.reward_square > 0, tasks.solve(s, config.ridge), jnp.sum(model.prior.basis, axis=0))
@@ -100,7 +103,7 @@ def few_shot(env: Env, model: Model, config: FewShotConfig, key: Array, *, shots
     first_key, more_key, last_key = jax.random.split(key, 3)
     cumulants = model.w.shape[1]
     stats = jax.vmap(lambda _: tasks.no_experience(cumulants))(jnp.arange(repetitions))
-    kappa = config.kappa if config.inference == "bayes" else 0.0
+    kappa = 0.0 if config.inference == "least-squares" else config.kappa
     first, stats = episode(env, model, config, stats, first_key, max_steps=max_steps, learn_inside=True, kappa=kappa)
 
     def another(stats: tasks.Statistics, episode_key: Array) -> tuple[tasks.Statistics, None]:
@@ -121,7 +124,7 @@ def few_shot_in(worlds: Worlds, model: Model, config: FewShotConfig, key: Array,
     returns, counts = [], []
     for i in range(shots + 1):
         inside = i == 0
-        kappa = config.kappa if inside and config.inference == "bayes" else 0.0
+        kappa = config.kappa if inside and config.inference != "least-squares" else 0.0
         worlds.reset(seed + i)
         total, features, after = _episode_in(worlds, model, config, stats, keys[i], max_steps=max_steps, learn_inside=inside, kappa=kappa)
         stats = after if i < shots else stats  # in the last one it is judged, not taught

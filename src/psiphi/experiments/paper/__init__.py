@@ -17,6 +17,7 @@ from psiphi.experiments.paper import (
     table_1,
     table_1_curve,
     table_2,
+    table_2_highway,
 )
 from psiphi.experiments.paper.experiment import (
     ALL,
@@ -24,6 +25,7 @@ from psiphi.experiments.paper.experiment import (
     FEW,
     MANY,
     SOLVED,
+    SOME,
     TASKS,
     WORST,
     Experiment,
@@ -56,6 +58,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         figure_sizes,
         figure_3_again,
         figure_pays,
+        table_2_highway,
     )
 }
 """What `psiphi reproduce` knows, by name."""
@@ -64,6 +67,6 @@ WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT 
 """What needs more than psiphi's own dependencies; `psiphi reproduce all` leaves it out."""
 
 __all__ = [
-    "ALL", "EGO", "EXPERIMENTS", "FEW", "MANY", "PSIPHI", "SOLVED", "STEPS_TO_BEST", "TABLE_2", "TASKS", "WITH_EXTRAS", "WORST",
+    "ALL", "EGO", "EXPERIMENTS", "FEW", "MANY", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS", "WITH_EXTRAS", "WORST",
     "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "figures_of", "has",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ WORST = "worst"
 EGO = "ego"
 """In a table: the task that the ego has in the variant."""
 
-FEW, MANY = 1, 100
+FEW, SOME, MANY = 1, 10, 100
 """Episodes of adaptation."""
 
 SOLVED = 0.9
@@ -68,16 +68,16 @@ class Method:
     """Whether there is anything to train: the exact planner knows already."""
     trained_as: str | None = None
     """The method whose training it shares, where it differs only in how a new task is met."""
-    how: Literal["model", "adapt", "imitate", "rule", "curve", "predict"] = "model"
+    how: Literal["model", "adapt", "imitate", "rule", "curve", "predict", "goals"] = "model"
     """What is done with it: a model is trained and asked all that the experiment measures; a policy is trained on and judged few-shot;
-    a policy imitates each demonstrator and is judged by what that one wants; a policy is judged while it learns; or
-    predictions of what the demonstrators do are judged while they are learned."""
+    a policy imitates each demonstrator and is judged by what that one wants; a policy is judged while it learns; predictions of what the
+    demonstrators do are judged while they are learned; or a learner meets new driving goals."""
     algorithm: str = "itd"
     """The learner, by its name in `psiphi.agents.ALGORITHMS`."""
     few_shot: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What it changes in how a new task is met."""
     learner: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What it changes in the run of an RL agent on the rewards that were inferred."""
+    """What it changes in the run of an RL agent on the rewards that were inferred, or on a new goal."""
     only_in: tuple[str, ...] = ()
     """The variants that have it, by name; empty: all."""
     cumulants: int | None = None
@@ -132,6 +132,8 @@ class Experiment:
     """Of the figure that compares the methods."""
     demonstrators: tuple[str, ...] = ("R", "G")
     """What the demonstrators want, as task names."""
+    goals: tuple[str, ...] = ()
+    """New goals, as task names."""
     axes: tuple[str, str] = ("env_steps", "normalised_return")
     """What its curves are drawn over, and of what, where it has any."""
     reference: str | None = None
@@ -149,6 +151,11 @@ class Experiment:
                 return [Figure(metric, who) for metric in metrics for who in (*(variant.demonstrators or self.demonstrators), ALL)]
             case "predict":
                 return [Figure(metric, ALL) for metric in ("accuracy", "best_accuracy", "shown_accuracy")]
+            case "goals":
+                metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
+                adapts = method.learner or method.algorithm in ("itd", "psiphi")
+                shots = (0, FEW, SOME) if adapts else (None,)
+                return [Figure(metric, goal, n) for n in shots for metric in metrics for goal in (*self.goals, ALL)]
             case "adapt":
                 measures = ("few-shot", "many-shot")
             case "model":

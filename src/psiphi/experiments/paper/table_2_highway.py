@@ -4,8 +4,8 @@ from psiphi.experiments.paper.experiment import ALL, FEW, SOME, Experiment, Figu
 
 NEW = tuple(f"speed={speed},lane={lane}" for lane, speeds in enumerate(((22, 26), (22, 30), (26, 30), (22, 30))) for speed in speeds)
 """Eight goals that no other car has, each with a speed and a lane that some other car has."""
-_GIVEN = {"cumulants": "given", "gamma": 0.95}
-_WATCHES = {f"agent.{name}": value for name, value in {**_GIVEN, "cross_policy_on": "both"}.items()}
+_GIVEN = {"cumulants": "given", "through_psi": True, "sparsity": 0.0}
+_WATCHES = {"updates_per_rollout": 2, **{f"agent.{name}": value for name, value in {**_GIVEN, "cross_policy_on": "both"}.items()}}
 _ALONE = {"demos": "none", **{f"agent.itd.{name}": value for name, value in _GIVEN.items()}}
 _RIDGE = {"inference": "ridge", "temperature": 0.0}
 _LEAST_SQUARES = {"inference": "least-squares", "kappa": 0.0, "temperature": 0.0}
