@@ -90,7 +90,7 @@ def chosen(names: Iterable[str], only: Sequence[str]) -> list[str]:
 
 def references(what: Any, unit: Any) -> dict[str, dict[str, float]]:
     """Returns to divide by, made up: those of a training this short may be 0."""
-    who = unit.variant.demonstrators or what.demonstrators
+    who = what.goals or unit.variant.demonstrators or what.demonstrators
     return {f"{unit.variant.name} {unit.seed}": {name: 1.5 + i for i, name in enumerate(who)}}
 
 
