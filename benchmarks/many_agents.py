@@ -61,7 +61,8 @@ def one_cost(agents: int, coded: bool, seconds: float) -> dict[str, float]:
     state = jax.jit(made.init)(jax.random.key(0), demos)
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((state.net, state.target, state.optimiser)))
     update = jax.jit(made.update, donate_argnums=0)
-    state, _ = jax.block_until_ready(update(state, jax.random.key(1)))
+    for warm in range(2):  # compiled for the first state, and again for those that an update leaves, whose types may be stricter
+        state, _ = jax.block_until_ready(update(state, jax.random.key(warm)))
     done, began = 0, time.process_time()
     while time.process_time() - began < seconds:
         state, _ = update(state, jax.random.key(done + 2))
