@@ -276,27 +276,6 @@ def many_agents() -> str:
     return markdown(["agents", "codes: ms", "heads: ms", "codes: MiB", "heads: MiB"], rows)
 
 
-def many_agents_accuracy() -> str:
-    """Held-out accuracy with codes and with heads."""
-    found = stored("many-agents/accuracy.json")
-    rows = []
-    for seed in sorted({row["seed"] for row in found}):
-        got = {row["with"]: row["accuracy"] for row in found if row["seed"] == seed}
-        rows.append([f"{seed}", f"{got['codes']:.3f}", f"{got['heads']:.3f}", f"{got['codes'] - got['heads']:+.3f}"])
-    return markdown(["seed", "codes", "heads", "difference"], rows)
-
-
-def real_logs() -> str:
-    """Held-out actions of mice and drivers, by psiphi and by rivals."""
-    rows = []
-    for log, name in (("mice", "mice"), ("ngsim", "drivers")):
-        found = stored(f"real-logs/{log}.json")
-        for method, got in found["held_out"].items():
-            spent = found["cpu_s"].get(method)
-            rows.append([f"{name}: {method}", f"{got['right']:.3f}", f"{got['bits']:.3f}", "–" if spent is None else f"{spent:.0f}"])
-    return markdown(["log and method", "right", "bits", "CPU-seconds"], rows)
-
-
 def updates() -> str:
     """One update of PsiPhi-learning before and after its losses look once at what they share."""
     before, now = (stored(f"benchmarks/update_profile{when}.json") for when in ("_before", ""))
@@ -329,8 +308,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "shuffled-ids": shuffled_ids,
     "many-agents": many_agents,
-    "many-agents-accuracy": many_agents_accuracy,
-    "real-logs": real_logs,
     "headline": headline,
     "verdicts": verdicts,
     "updates": updates,
