@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ import probes
 from psiphi.agents import dqn
 from psiphi.errors import UserError
 from psiphi.loops import gym, scan
-from psiphi.types import Pace, Transition
+from psiphi.types import EnvSpec, Pace, Transition
 
 LOOP = scan.LoopConfig(iterations=7, chunk=3, num_envs=3, rollout_length=2, prefill_steps=5, seed=4)
 MODES = tuple(AutoresetMode)
@@ -191,6 +192,49 @@ def test_a_run_leaves_rows_and_goes_on_where_it_stopped(tmp_path):
 
 def interrupt() -> Any:
     raise KeyboardInterrupt
+
+
+class Drunk(gymnasium.Env):
+    """Where it goes depends on the action and on its own random numbers; `sober` is whether a seed decides these."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, sober: bool):
+        self.sober = sober
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed if self.sober else None)
+        self.at, self.left = 0, int(self.np_random.integers(1, 5))
+        return np.eye(4, dtype=np.float32)[self.at], {}
+
+    def step(self, action):
+        self.at = (self.at + int(action) + int(self.np_random.integers(4))) % 4
+        self.left -= 1
+        return np.eye(4, dtype=np.float32)[self.at], float(self.np_random.normal()), self.left == 0, False, {}
+
+
+@pytest.mark.parametrize(("mode", "sober"), [(mode, True) for mode in MODES] + [(AutoresetMode.SAME_STEP, False)])
+def test_a_run_continues_inside_of_the_episodes_in_which_it_was_stopped(tmp_path, mode, sober):
+    """Episodes are of random lengths, so that environments are ahead of each other; the run is stopped after every checkpoint."""
+    agent = probes.tabular_q(EnvSpec((4,), jnp.float32, 2), num_envs=3, rollout_length=2, noise=0.1)
+
+    def train(out: Path | None, calls: int = 9) -> scan.Result:
+        envs = SyncVectorEnv([functools.partial(Drunk, sober)] * 3, autoreset_mode=mode)
+        left = iter(range(calls))
+        judge = lambda state, key: {"best": np.max(state.q)} if next(left, None) is not None else interrupt()  # noqa: E731
+        return gym.run(gym.Worlds(envs), agent, None, LOOP, out=out, evaluate=judge, progress=False, checkpoint_every_s=0.0)
+
+    unbroken = train(None)
+    for calls in (2, 1):  # after iterations 3 and 6
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, calls)
+    done = train(tmp_path)
+    rows = [[{name: x for name, x in row.items() if name != "wall_s"} for row in result.rows] for result in (done, unbroken)]
+    assert done.earlier_s > 0 and len(rows[0]) == len(rows[1])
+    assert (rows[0] == rows[1]) == sober, "where a seed decides nothing, nothing can be repeated"
+    if sober:
+        assert_same(done.agent(), unbroken.agent())
 
 
 def test_the_state_of_an_earlier_run_can_be_continued_and_studied():

@@ -3,10 +3,14 @@
 Environments are stepped by the host, everything else is compiled. An agent is shown the same transitions as in the compiled loop:
 `next_obs` is the observation before a reset, a time limit keeps discount 1, and the step with which some vector environments reset
 themselves (Gymnasium's "next step" mode) is none. Where the worlds draw no random numbers, both loops do the same, number for number.
+
+Environments cannot be put down, so a checkpoint has the actions that led to where they are. What continues plays these again: the same seed
+and the same actions lead to the same place, and where they do not, that is noticed and said.
 """
 
 import dataclasses
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -87,6 +91,16 @@ class Worlds:
         return Step(transition, ~phantom, info)
 
 
+class Moves(NamedTuple):
+    """What led environments to where they are, since a reset with a known seed."""
+
+    actions: Any
+    """``[room, N]``, of which the first `played` rows count."""
+    played: Any
+    seen: Any
+    """A checksum of all that was shown and paid on the way."""
+
+
 class Collector:
     """Plays the worlds and hands out rollouts ``[T, N]`` of steps that truly happened.
 
@@ -97,6 +111,13 @@ class Collector:
     def __init__(self, worlds: Worlds, watched: Callable[[np.ndarray, Demonstration], None] | None = None):
         self.worlds, self.watched = worlds, watched
         self._waiting: list[deque[tuple[Any, ...]]] = [deque() for _ in range(worlds.num_envs)]
+        self._actions, self._seen = bytearray(), 0  # a bytearray grows in place
+
+    def reset(self, seed: int | None = None) -> None:
+        """A fresh episode everywhere; no step waits."""
+        self.worlds.reset(seed)
+        self._waiting = [deque() for _ in self._waiting]
+        self._actions, self._seen = bytearray(), 0
 
     def collect(self, act: HostPolicy, key: Array, length: int) -> Transition:
         """Act until every environment has `length` steps to hand out."""
@@ -110,8 +131,30 @@ class Collector:
         steps = [[queue.popleft() for queue in self._waiting] for _ in range(length)]
         return Transition(*(np.stack([[step[i] for step in row] for row in steps]) for i in range(len(Transition._fields))))  # pyright: ignore[reportArgumentType]
 
+    def moves(self, room: int) -> Moves:
+        """All that was played since the reset, in an array of so many rows."""
+        played = np.frombuffer(bytes(self._actions), np.int32).reshape(-1, self.worlds.num_envs)[:room]
+        actions = np.zeros((room, self.worlds.num_envs), np.int32)
+        actions[: len(played)] = played
+        return Moves(actions, np.int64(len(played)), np.uint32(self._seen))
+
+    def replay(self, moves: Moves, length: int) -> bool:
+        """Play all of it again, unwatched, in rollouts of so many steps that are not handed out; tells whether all was as before."""
+        watched, self.watched = self.watched, None
+        for action in moves.actions[: int(moves.played)]:
+            self._play(action)
+            if min(map(len, self._waiting)) == length:
+                for queue in self._waiting:
+                    for _ in range(length):
+                        queue.popleft()
+        self.watched = watched
+        return self._seen == int(moves.seen)
+
     def _play(self, action: np.ndarray) -> None:
         step = self.worlds.step(action)
+        self._actions += action.tobytes()
+        for shown in (self.worlds.obs, step.transition.reward, step.transition.last):
+            self._seen = zlib.crc32(np.ascontiguousarray(shown).data, self._seen)
         for i in np.flatnonzero(step.real):
             self._waiting[i].append(tuple(column[i] for column in step.transition))
         if self.watched is not None:
@@ -210,8 +253,9 @@ def run(
     """Train to the end, as `scan.run` does, and give the last carry and all rows.
 
     `state` is an agent's state to go on from in place of a new one. `evaluate` is called by the host and need not be pure. A run that
-    was interrupted goes on with its agent and its random numbers but in fresh episodes: environments cannot be put down. With `watch`,
-    the agent is shown what the info of each step has of others, `demonstrator` and `demonstration`.
+    was interrupted first plays again what it had played, and so continues in the episodes that were interrupted; environments that do not
+    repeat themselves begin fresh ones. With `watch`, the agent is shown what the info of each step has of others, `demonstrator` and
+    `demonstration`.
     """
     if config.num_seeds != 1 or config.num_envs != worlds.num_envs:
         raise UserError(
@@ -219,7 +263,7 @@ def run(
             f"but {config.num_seeds} seeds in {config.num_envs} environments are asked for."
         )
     host = _Host(worlds, agent, config, evaluate, watch)
-    program = Program(partial(host.begin, state), host.chunk, host.study, host.judge)  # pyright: ignore[reportArgumentType]
+    program = Program(partial(host.begin, state), host.chunk, host.study, host.judge, host.kept)  # pyright: ignore[reportArgumentType]
     keys = jax.random.key(config.seed)[None]
     scan.check_memory(host._empty, keys, demos)
     stage = partial(scan._Run, program, config, False)
@@ -232,9 +276,13 @@ def run(
         position = runs.rewind(directory)
         done, wall_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
-            carry = host.resume(directory, keys, demos, display) if position else program.begin(keys, demos)
             begun = time.monotonic() - wall_s
-            return scan._train(stage(directory, checkpoint_every_s, stop, display, begun, until, between), carry, rows)
+            there = stage(directory, checkpoint_every_s, stop, display, begun, until, between)
+            if position is None:
+                carry = program.begin(keys, demos)
+            else:
+                carry = host.resume(directory, keys, demos, display, complete=there.over(done, rows))
+            return scan._train(there, carry, rows)._replace(earlier_s=wall_s)
 
 
 class _Host:
@@ -257,22 +305,37 @@ class _Host:
         self._act = jax.jit(lambda carry, obs, key: agent.act(_first(carry.agent), obs, key))
         self._observe = jax.jit(partial(_observed, agent), donate_argnums=0)
         self._collect_key = jax.jit(lambda carry: scan._keys(_first(carry), config).collect)
+        # An environment that resets itself in a step of its own needs at most every other step for that.
+        self._room = 2 * (config.prefill_rollouts + config.iterations) * config.rollout_length + 1
 
     def begin(self, state: Any, keys: Array, demos: Demos | None) -> Carry:
         """Agent made (or the state given), environments reset, replay filled."""
         carry = self._empty(keys, demos)
         if state is not None:
             carry = carry._replace(agent=jax.tree.map(lambda x: x[None], state))
-        self.collector.worlds.reset(self.config.seed)
+        self.collector.reset(self.config.seed)
         prefill_key = jax.random.split(keys[0], 4)[2]  # as in scan.begin
         for i in range(self.config.prefill_rollouts):
             carry = self._gather(carry, jax.random.fold_in(prefill_key, i))
         return carry
 
-    def resume(self, directory: Path, keys: Array, demos: Demos | None, display: Silent) -> Carry:
-        carry = runs.restore(directory, jax.eval_shape(self._empty, keys, demos))
-        display.say(f"Continuing {directory} at iteration {int(carry.iteration[0])} of {self.config.iterations}, in fresh episodes.")
-        self.collector.worlds.reset(self.config.seed + int(carry.iteration[0]))
+    def kept(self, carry: Carry) -> Carry:
+        return carry._replace(env=self.collector.moves(self._room))
+
+    def resume(self, directory: Path, keys: Array, demos: Demos | None, display: Silent, *, complete: bool) -> Carry:
+        """What was put down, with the environments where they then were; a `complete` run has no use for them."""
+        empty = Moves(np.zeros((self._room, self.config.num_envs), np.int32), np.int64(0), np.uint32(0))
+        found = runs.restore(directory, jax.eval_shape(self._empty, keys, demos)._replace(env=empty))
+        carry, done = found._replace(env=None), int(found.iteration[0])
+        if complete:
+            display.say(f"{directory} holds this run, complete; nothing to do.")
+            return carry
+        self.collector.reset(self.config.seed)
+        same = self.collector.replay(found.env, self.config.rollout_length)
+        if not same:
+            self.collector.reset(self.config.seed + done)
+        how = "" if same else ", in fresh episodes, as the environment did not do again what it had done"
+        display.say(f"Continuing {directory} at iteration {done} of {self.config.iterations}{how}.")
         return carry
 
     def chunk(self, carry: Carry, length: int) -> tuple[Carry, Metrics]:

@@ -103,6 +103,8 @@ class Result(NamedTuple):
 
     carry: Carry
     rows: list[runs.Row]
+    earlier_s: float = 0.0
+    """Seconds that processes before this one spent on it, as far as they were put down."""
 
     def agent(self, index: int = 0) -> Any:
         """The agent state of the index-th seed."""
@@ -120,6 +122,8 @@ class Program(NamedTuple):
     """The same without acting."""
     evaluate: Callable[[Carry], Metrics]
     """``evaluate(carry) -> metrics``"""
+    kept: Callable[[Carry], Carry] = lambda carry: carry
+    """``kept(carry) -> carry`` as a checkpoint is to hold it."""
 
 
 # --- What is compiled ----------------------------------------------------------------------------------------------------
@@ -325,7 +329,8 @@ def run(
         with shown("iterations", done=done, total=config.iterations, enabled=progress) as display:
             begun = time.monotonic() - wall_s
             stage = _Run(program, config, env is None, directory, checkpoint_every_s, stop, display, begun, until, between)
-            return _train(stage, _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos), rows)
+            carry = _restored(stage, directory, position, keys, demos) if position else program.begin(keys, demos)
+            return _train(stage, carry, rows)._replace(earlier_s=wall_s)
 
 
 def judged_by_host(evaluate: Evaluate, config: LoopConfig, carry: Carry) -> Metrics:
@@ -402,7 +407,7 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
         _record(stage, rows, done, metrics, stage.program.evaluate(carry))
         over, stopped, now = stage.over(done, rows), stage.stop() is not None, time.monotonic()
         if stage.out and (stopped or over or now - saved >= max(stage.checkpoint_every_s, pause)):
-            runs.save(stage.out, carry, step=done, wall_s=now - stage.started)
+            runs.save(stage.out, stage.program.kept(carry), step=done, wall_s=now - stage.started)
             saved, took = time.monotonic(), time.monotonic() - now
             pause = SPARING * took if took > 1 else 0.0
         _raise_if(stage)
