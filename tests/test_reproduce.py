@@ -283,7 +283,8 @@ def test_workers_keep_compiled_programs_in_the_users_cache_or_where_the_user_say
     unit = reproduce.units(what, [0])[0]
 
     def where() -> Path:
-        ((_, found),) = reproduce.side_by_side(what, [unit], Effort(), {"versions": {}}, {}, jobs=1)
+        work = reproduce.Work(what, tmp_path, Effort(), ORIGIN, {})
+        ((_, found),) = reproduce.side_by_side(work, [unit], jobs=1)
         assert isinstance(found, list)
         return Path(found[0]["where"])
 
@@ -293,7 +294,7 @@ def test_workers_keep_compiled_programs_in_the_users_cache_or_where_the_user_say
     assert where() == tmp_path / "elsewhere"
 
 
-def test_leaving_ends_the_workers(monkeypatch):
+def test_leaving_ends_the_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "WORKER", "import time; time.sleep(100)")
     what = paper.EXPERIMENTS["itd-coingrid"]
     started = []
@@ -301,17 +302,82 @@ def test_leaving_ends_the_workers(monkeypatch):
     monkeypatch.setattr(reproduce, "_start", lambda *args: started.append(start(*args)) or started[-1])
     monkeypatch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        list(reproduce.side_by_side(what, reproduce.units(what, [0, 1]), Effort(), ORIGIN, {}, jobs=2))
+        list(reproduce.side_by_side(reproduce.Work(what, tmp_path, Effort(), ORIGIN, {}), reproduce.units(what, [0, 1]), jobs=2))
     assert [worker.process.returncode for worker in started] == [-signal.SIGTERM] * 2
 
 
-def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, monkeypatch, capsys):
-    task = {"experiment": "table-2", "unit": ["coingrid-25", "exact", 4], "effort": {"repetitions": 8}, "origin": ORIGIN, "references": {}}
+def test_a_worker_does_its_unit_and_prints_its_cells_and_nothing_else(instant, monkeypatch, capsys, tmp_path):
+    what = paper.EXPERIMENTS["table-2"]
+    (unit,) = reproduce.units(what, [4], ["exact"], ["coingrid-25"])
+    task = reproduce.Work(what, tmp_path, Effort(repetitions=8), ORIGIN, {}).task(unit)
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(task)])
     monkeypatch.setattr(world, "ceiling", lambda *_, **__: print("chatter") or dict.fromkeys(paper.TASKS, 1.0))
     reproduce.worker()
     got = json.loads(capsys.readouterr().out)
     assert [(row["env"], row["task"], row["seed"]) for row in got] == [("coingrid-25", task, 4) for task in paper.TASKS]
+
+
+# --- Killed --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_unfinished_is_of_these_settings_and_this_program_and_goes_with_its_cells(instant, tmp_path, monkeypatch):
+    what = paper.EXPERIMENTS["itd-coingrid"]
+    unit = reproduce.units(what, [0], only=["itd"])[0]
+    places = {
+        reproduce.place_of(tmp_path, what, one, effort, origin)
+        for one in (unit, unit._replace(seed=1))
+        for effort in (Effort(), Effort(updates=3))
+        for origin in (ORIGIN, {**ORIGIN, "commit": "1" * 40}, {**ORIGIN, "command": "typed otherwise"})
+    }
+    assert len(places) == 2 * 2 * 2, "the command alone makes no difference"
+    seen = []
+    train = measures.train
+    monkeypatch.setattr(measures, "train", lambda run, out, **_: (seen.append(out), out.mkdir(parents=True), train(run))[-1])
+    directory = reproduce.reproduce("itd-coingrid", tmp_path, [0], methods=["itd"])
+    assert seen[0].is_relative_to(reproduce.unfinished(directory, unit)) and not (directory / reproduce.UNFINISHED).exists()
+
+
+KILLED = """
+from psiphi.experiments.paper import EGO, Experiment, Figure, Method, Table, Variant
+
+small = {"agent.torso_hidden": (8,), "agent.head_hidden": (8,), "agent.batch": 4, "agent.replay_size": 64, "num_envs": 2}
+small |= {"prefill_steps": 16, "evaluate_every": 80, "evaluate_episodes": 4}
+EXPERIMENT = Experiment(
+    name="killed", title="Killed", story="Small trainings in both loops.",
+    variants=(
+        Variant("coingrid", "CoinGrid", world="coingrid", ego="R+G", changes={"world.size": 5, "world.max_steps": 8}),
+        Variant("CartPole", "CartPole", world="CartPole-v1"),
+    ),
+    methods=(Method("dqn", "DQN", small, how="curve", algorithm="dqn"),),
+    measures=(), tables=(Table("While it learns", (("area", Figure("auc", EGO)),)),),
+)
+"""
+"""An experiment of a user's, in the compiled loop and in Gymnasium's."""
+
+
+@pytest.mark.slow
+def test_a_unit_whose_worker_is_killed_continues_and_comes_to_the_same_cells(tmp_path, monkeypatch):
+    (tmp_path / "killed.py").write_text(KILLED)
+    monkeypatch.setattr(reproduce, "WORKER", "import functools\nfrom psiphi.experiments import measures\n"
+        "measures.train = functools.partial(measures.train, checkpoint_every_s=0.0)\n" + reproduce.WORKER)  # fmt: skip
+    what, effort = reproduce.find(str(tmp_path / "killed.py")), Effort(steps=40_000)
+    comparable = lambda got: [{k: x for k, x in cell.items() if not k.endswith("_s")} for cell in got]  # noqa: E731
+    for unit in reproduce.units(what, [3]):
+        found = []
+        for name in ("broken", "unbroken"):
+            work = reproduce.Work(what, tmp_path / name, effort, ORIGIN, {}).of_one_thread()
+            for rows in (3, 100) if name == "broken" else ():
+                worker = reproduce._start(work.task(unit))
+                file = work.place(unit) / "training" / "metrics.jsonl"
+                while (file.read_text().count("\n") if file.exists() else 0) < rows and worker.process.poll() is None:
+                    time.sleep(0.01)
+                worker.process.kill()
+                assert worker.process.wait() == -signal.SIGKILL, "it was over before it could be killed"
+                worker.process.communicate()
+            ((_, got),) = reproduce.side_by_side(work, [unit], jobs=1)
+            assert isinstance(got, list), got
+            found.append(comparable(got))
+        assert found[0] == found[1] and found[0][0]["extra"]["curve"]["env_steps"][-1] == 40_000
 
 
 # --- For real ------------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_schedules_are_as_long_as_the_run_and_itd_sees_every_learner(monkeypatch
     run = of("itd", steps=10 * 32)
     obs, action = jnp.zeros((2, 3, *tiny.spec_of(run).obs_shape)), jnp.zeros((2, 3), jnp.int32)
     demos = Demos(Demonstration(obs, action, jnp.ones((2, 3)), obs, action), jnp.array([3, 3]))
-    jax.eval_shape(lambda key: roundabout._learned(run, key, demos), jax.random.key(0))
+    jax.eval_shape(lambda key: roundabout._begin(run, key, demos), jax.random.key(0))
     inference, learners = paces
     assert (learners.updates, inference.updates) == (10 * run.updates_per_rollout, 10 * run.agent.itd_updates) == (30, 20)
     assert inference.num_envs == 2 * learners.num_envs == 64

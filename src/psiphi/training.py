@@ -124,9 +124,12 @@ class Trained(NamedTuple):
     """What the cumulants are called; () for learned ones."""
     env_steps: int
     wall_s: float
+    """Seconds in all, with what processes before this one spent and put down."""
     rows: list[dict[str, Any]]
     called: Mapping[str, Any] = MappingProxyType({})
     """What the demonstrations' file calls observations and actions, by the names of a model's fields."""
+    earlier_s: float = 0.0
+    """Of `wall_s`, the part of processes before this one."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -493,7 +496,7 @@ def train(
     steps = loop.env_steps(loop.iterations) if acts(run) else 0
     return Trained(
         run, inner, left, place.spec, inside.demos, shown.agents, inside.lens, place.first_action, inside.names, steps,
-        time.monotonic() - started, result.rows, shown.called,
+        time.monotonic() - started + result.earlier_s, result.rows, shown.called, result.earlier_s,
     )  # fmt: skip
 
 

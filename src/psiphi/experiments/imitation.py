@@ -5,7 +5,8 @@ also drives and is paid, for one exit after the other, and so learns more about 
 """
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from psiphi.configs import Count
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import RoundaboutConfig
 from psiphi.errors import UserError
-from psiphi.loops import scan
+from psiphi.loops import runs, scan
 from psiphi.training import changed
 from psiphi.types import Agent, Demos, Env, Pace
 from psiphi.worlds.roundabout import record, toward
@@ -165,28 +166,30 @@ class Predicted(NamedTuple):
     shown: list[float]
     held_out: list[float]
     env_steps: int
+    earlier_s: float = 0.0
+    """Seconds that processes before this one had put down."""
 
 
-def run(setting: Setting, seed: int) -> Predicted:
-    """Learn from what is shown, and be judged on what is not."""
+def run(setting: Setting, seed: int, out: Path | None = None) -> Predicted:
+    """Learn from what is shown, and be judged on what is not. With `out`, what was interrupted there continues."""
     loop_key = jax.random.fold_in(jax.random.key(seed), 3)
     shown = record(setting.world, setting.world.exits, setting.shown, seed).demos
     held_out = record(setting.world, setting.world.exits, setting.held_out, seed, "test").demos
     phases = len(setting.goals) if drives(setting) else 1
-    carry = begin(setting, loop_key, jnp.asarray(0), shown)
-    found = Predicted([], [], [], 0)
-    done = 0
-    for phase in range(phases):
-        goal, until = jnp.asarray(phase), setting.updates * (phase + 1) // phases
-        if phase:
-            carry = new_task(carry, begin(setting, jax.random.fold_in(loop_key, phase), goal, shown))
-        while done < until:
-            length = min(setting.judge_every, until - done)
-            carry = go_on(setting, carry, goal, jnp.asarray(length))
-            done += length
-            found.updates.append(done)
-            found.shown.append(float(accuracy(setting, carry.agent, shown)))
-            found.held_out.append(float(accuracy(setting, carry.agent, held_out)))
-    loop = loop_of(setting)
-    steps = (done + phases * loop.prefill_rollouts) * setting.num_envs if drives(setting) else 0
-    return found._replace(env_steps=steps)
+    ends = [setting.updates * (phase + 1) // phases for phase in range(phases)]
+
+    def stretch(carry: scan.Carry, done: int) -> tuple[scan.Carry, int, dict[str, Any]]:
+        phase = next(i for i, end in enumerate(ends) if done < end)
+        if phase and done == ends[phase - 1]:
+            carry = new_task(carry, begin(setting, jax.random.fold_in(loop_key, phase), jnp.asarray(phase), shown))
+        length = min(setting.judge_every, ends[phase] - done)
+        carry = go_on(setting, carry, jnp.asarray(phase), jnp.asarray(length))
+        judged = {name: float(accuracy(setting, carry.agent, demos)) for name, demos in (("shown", shown), ("held_out", held_out))}
+        return carry, done + length, judged
+
+    first = functools.partial(begin, setting, loop_key, jnp.asarray(0), shown)
+    settings = {"setting": asdict(setting), "seed": seed}
+    _, rows, earlier_s = runs.by_stretches(out, settings, first, stretch, setting.updates)
+    columns = [[row[name] for row in rows] for name in ("step", "shown", "held_out")]
+    steps = (setting.updates + phases * loop_of(setting).prefill_rollouts) * setting.num_envs if drives(setting) else 0
+    return Predicted(*columns, steps, earlier_s)

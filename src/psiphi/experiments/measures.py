@@ -1,6 +1,7 @@
 """From what was trained to figures: each kind of row of a table, or line of a figure, is one function here.
 
-Every function trains what its row needs, by `psiphi.training.train`, and measures it. Nothing here knows how to train.
+Every function trains what its row needs, by `psiphi.training.train`, and measures it. Nothing here knows how to train. `where` is the
+directory in which its trainings are put down while they run.
 """
 
 import dataclasses
@@ -8,6 +9,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +26,7 @@ from psiphi.errors import UserError
 from psiphi.experiments import highway, imitation, paper, pictures, roundabout
 from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
 from psiphi.experiments.runs import Effort, few_shot_of, run_of
-from psiphi.loops import scan
+from psiphi.loops import runs, scan
 from psiphi.loops.evaluate import rollout_returns
 from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
@@ -59,6 +61,8 @@ class Done(NamedTuple):
     figures: dict[str, Measured]
     env_steps: int = 0
     train_s: float = 0.0
+    earlier_s: float = 0.0
+    """Of the seconds of training, those of processes before this one."""
 
 
 # --- A model that is asked -----------------------------------------------------------------------------------------------
@@ -174,7 +178,9 @@ ASKED: dict[str, Callable[[Asked, int, Array], Iterator[tuple[Figure, float, Any
 """What can be asked of a model; the order decides the keys."""
 
 
-def model(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def model(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+) -> Done:
     """Train a model and ask all that the experiment measures, once for each way of asking that shares the training."""
     key = jax.random.fold_in(jax.random.key(unit.seed), 3)
     run = run_of(what, unit.variant, unit.method, effort, unit.seed)
@@ -182,7 +188,7 @@ def model(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
         run = training.completed(run)
         found = world.ceiling(run.world, run.demonstrators, key, gamma=run.agent.gamma)
         return Done({unit.method.name: [(Figure("gpi_ceiling", task), value, None) for task, value in found.items()]})
-    trained = train(run, progress=False)
+    trained = train(run, out=_in(where, "training"), progress=False)
     warn_of_collapse(trained)
     learned = answers.model_of(trained)
     figures = {}
@@ -190,7 +196,12 @@ def model(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
         asked = Asked(what, trained.run, learned, few_shot_of(method), effort)
         rows = [ASKED[name](asked, unit.seed, jax.random.fold_in(key, i)) for i, name in enumerate(ASKED) if name in what.measures]
         figures[method.name] = [row for some in rows for row in some]
-    return Done(figures, trained.env_steps, trained.wall_s)
+    return Done(figures, trained.env_steps, trained.wall_s, trained.earlier_s)
+
+
+def _in(where: Path | None, name: str) -> Path | None:
+    """The directory of one of a unit's trainings."""
+    return None if where is None else where / name
 
 
 def warn_of_collapse(trained: Trained) -> None:
@@ -203,9 +214,11 @@ def warn_of_collapse(trained: Trained) -> None:
 # --- Who learns a task fastest -------------------------------------------------------------------------------------------
 
 
-def curve(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def curve(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+) -> Done:
     """The learning curve of one training, and the figures that sum it up."""
-    trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), progress=False)
+    trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), out=_in(where, "training"), progress=False)
     task = unit.variant.task or paper.EGO
     steps, returns = curve_of(trained.rows)
     if not trained.env_steps:  # who learns from no steps is from the start what it became
@@ -216,7 +229,7 @@ def curve(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
         (Figure("final_return", task), float(np.mean(returns[-max(len(returns) // 10, 1) :])), None),
         (Figure("steps_to_90", task), float(stats.steps_to(steps, returns, paper.SOLVED)), None),
     ]
-    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s)
+    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s, trained.earlier_s)
 
 
 def curve_of(rows: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
@@ -247,7 +260,9 @@ def area(steps: list[int], returns: list[float]) -> float:
 # --- Who imitates best ---------------------------------------------------------------------------------------------------
 
 
-def imitate(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def imitate(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+) -> Done:
     """One policy for what each demonstrator wants; `references` are the returns to divide by, by demonstrator."""
     if unit.method.name != what.reference and not references:
         raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
@@ -255,13 +270,15 @@ def imitate(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Eff
     together = run.algorithm == "itd-dqn"
     if together and unit.variant.moved:
         raise UserError(f"{unit.variant.name} changes the world after inference, but {run.algorithm} infers and learns at once.")
-    returns, env_steps, train_s = roundabout.together(run, JUDGED) if together else _imitated(what, unit, run, effort)
+    returns, *cost = roundabout.together(run, JUDGED, _in(where, "training")) if together else _imitated(what, unit, run, effort, where)
     by = {} if unit.method.name == what.reference else references
     figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
-    return Done(figures, env_steps, train_s)
+    return Done(figures, *cost)
 
 
-def rule(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def rule(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+) -> Done:
     """The rule by which the demonstrators drive, in the place of a policy: it learned nothing."""
     returns = roundabout.idm_returns(_traffic(unit.variant), unit.seed, JUDGED)
     return Done({unit.method.name: list(_return_figures(returns, references))})
@@ -280,11 +297,12 @@ def _return_figures(returns: Mapping[str, float], references: Mapping[str, float
                 yield Figure(metric, who), value, None
 
 
-Returns = tuple[list[dict[str, float]], int, float]
-"""Mean returns by demonstrator, of the method and of those that share its training; environment steps, seconds of training."""
+Returns = tuple[list[dict[str, float]], int, float, float]
+"""Mean returns by demonstrator, of the method and of those that share its training; environment steps; seconds of training, and of
+these the part of processes before this one."""
 
 
-def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort) -> Returns:
+def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Path | None) -> Returns:
     """The mean return of one policy per demonstrator, on what that one wants, and what all of them cost."""
     who = unit.variant.demonstrators or what.demonstrators
     place, algorithm = training.worlds.find(run.env), ALGORITHMS[run.algorithm]
@@ -295,38 +313,42 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort) -> Returns
     if algorithm.watches(run.agent) and place.record is not None:
         shown = place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
     if algorithm.successor_features:
-        return _on_inferred(run, who, shown, {**unit.variant.moved, **unit.method.learner, **_steps(effort)})
+        return _on_inferred(run, who, shown, {**unit.variant.moved, **unit.method.learner, **_steps(effort)}, where)
     if algorithm.tells_apart:
-        trained = train(run, demos=shown, progress=False)
+        trained = train(run, out=_in(where, "training"), demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
-        return [_returns(moved, who, nets)], 0, trained.wall_s
-    nets, steps, seconds = [], 0, 0.0
+        return [_returns(moved, who, nets)], 0, trained.wall_s, trained.earlier_s
+    all_trained = []
     for k, name in enumerate(who):
         # An imitator of one demonstrator is given that one's steps and no number.
         mine = None if shown is None else jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
-        trained = train(dataclasses.replace(run, task=name), demos=mine, progress=False)
-        nets, steps, seconds = [*nets, trained.net], steps + trained.env_steps, seconds + trained.wall_s
-    return [_returns(moved, who, nets)], steps, seconds
+        all_trained.append(train(dataclasses.replace(run, task=name), out=_in(where, f"demonstrator-{k}"), demos=mine, progress=False))
+    return [_returns(moved, who, [trained.net for trained in all_trained])], *_cost(all_trained)
+
+
+def _cost(trainings: Sequence[Trained]) -> tuple[int, float, float]:
+    """Environment steps, seconds, and of these the part of processes before this one."""
+    return sum(t.env_steps for t in trainings), sum(t.wall_s for t in trainings), sum(t.earlier_s for t in trainings)
 
 
 def _steps(effort: Effort) -> dict[str, Any]:
     return {} if effort.steps is None else {"steps": effort.steps}
 
 
-def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Mapping[str, Any]) -> Returns:
+def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Mapping[str, Any], where: Path | None) -> Returns:
     """A DQN on each inferred reward, and ITD's own policies."""
-    inferred = train(run, demos=shown, progress=False)
+    inferred = train(run, out=_in(where, "training"), demos=shown, progress=False)
     warn_of_collapse(inferred)
     learned = answers.model_of(inferred)
     returns, own = {}, {}
-    steps, seconds = inferred.env_steps, inferred.wall_s
+    all_trained = [inferred]
     for k, name in enumerate(who):
         learner = training.changed(training.default_run("dqn", run.env, task=name, demonstrator=k, seed=run.seed), changes)
-        trained = train(learner, model=learned, progress=False)
+        trained = train(learner, out=_in(where, f"demonstrator-{k}"), model=learned, progress=False)
         returns[name] = _returns(learner, [name], [trained.net])[name]
         own[name] = float(np.mean(_own_returns(learner.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
-        steps, seconds = steps + trained.env_steps, seconds + trained.wall_s
-    return [returns, own], steps, seconds
+        all_trained.append(trained)
+    return [returns, own], *_cost(all_trained)
 
 
 def _returns(run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, float]:
@@ -363,18 +385,20 @@ def _own_returns(config: coingrid.CoinGridConfig, learned: Model, weights: Array
 # --- Who predicts others best --------------------------------------------------------------------------------------------
 
 
-def predict(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def predict(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+) -> Done:
     """The accuracies of one training, and the figures that sum them up."""
     started = time.monotonic()
     setting = imitation.setting_of(unit.method.algorithm, {**unit.variant.changes, **unit.method.changes}, effort.updates, effort.episodes)
-    found = imitation.run(setting, unit.seed)
+    found = imitation.run(setting, unit.seed, _in(where, "training"))
     extra = {"curve": {"updates": found.updates, "accuracy": [round(x, 4) for x in found.held_out]}}
     figures: Measured = [
         (Figure("accuracy", ALL), found.held_out[-1], extra),
         (Figure("best_accuracy", ALL), max(found.held_out), None),
         (Figure("shown_accuracy", ALL), found.shown[-1], None),
     ]
-    return Done({unit.method.name: figures}, found.env_steps, time.monotonic() - started)
+    return Done({unit.method.name: figures}, found.env_steps, time.monotonic() - started + found.earlier_s, found.earlier_s)
 
 
 # --- Who adapts ----------------------------------------------------------------------------------------------------------
@@ -384,21 +408,31 @@ INSIDE = {"env_reward": True, "fade_updates": 1_000}
 UPDATES_PER_STEP, REPETITIONS = 1, 4
 
 
-def adapt(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def adapt(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+) -> Done:
     """SQILv2 in table 2: imitate everybody without rewards, then go on in each task with its reward, a model per task."""
     run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
     place = training.worlds.find(run.env)
     assert place.record is not None
     shown = training.pool(place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos)
     before = dataclasses.replace(run, pooled=False)
-    trained = train(before, demos=shown, progress=False)
+    trained = train(before, out=_in(where, "training"), demos=shown, progress=False)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(unit.seed), 4), len(paper.TASKS))
-    figures: Measured = []
-    for task, key in zip(paper.TASKS, keys, strict=True):
-        weights = jnp.asarray(world.weights_of(task))
-        got = np.asarray(_adapted(run, trained.net, shown, weights, key)).mean(axis=0)
-        figures += [(Figure("normalised_return", task, shots), float(x), None) for shots, x in zip((0, FEW, MANY), got, strict=True)]
-    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s)
+    weights = jnp.asarray([world.weights_of(task) for task in paper.TASKS])
+
+    def stretch(got: Array, done: int) -> tuple[Array, int, dict[str, Any]]:
+        returns = np.asarray(_adapted(run, trained.net, shown, weights[done], keys[done])).mean(axis=0)
+        return got.at[done].set(returns), done + 1, {}
+
+    begin = functools.partial(jnp.zeros, (len(paper.TASKS), 3))
+    got = runs.by_stretches(_in(where, "tasks"), {"run": dataclasses.asdict(run)}, begin, stretch, len(paper.TASKS)).state
+    figures: Measured = [
+        (Figure("normalised_return", task, shots), float(x), None)
+        for task, row in zip(paper.TASKS, got, strict=True)
+        for shots, x in zip((0, FEW, MANY), row, strict=True)
+    ]
+    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s, trained.earlier_s)
 
 
 @functools.partial(jax.jit, static_argnames="run")

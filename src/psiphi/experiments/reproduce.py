@@ -1,11 +1,13 @@
 """Reproduce a table or figure: train what is missing, measure it, add the cells to a file, draw the report.
 
 The unit of work is one training: a method in a variant with a seed. It yields many cells, which are added together. Units that a
-file already has are skipped, so an interrupted reproduction continues when the same command is given again.
+file already has are skipped, so an interrupted reproduction continues when the same command is given again. While a unit is at work, it is
+put down in a directory of its own; a unit that was killed continues inside of its training.
 """
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import json
 import math
@@ -23,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 import jax
 
-from psiphi import disk, films, report, training
+from psiphi import disk, films, printable, report, training
 from psiphi.errors import UserError
 from psiphi.experiments import cells, imitation, measures, paper, runs
 from psiphi.experiments.cells import Cell
@@ -123,17 +125,20 @@ References = dict[str, dict[str, float]]
 """Returns to divide by: by variant and seed ("coingrid 0"), then by task."""
 
 
-def run_unit(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> list[Cell]:
-    """Train and measure. `wall_s` is the whole of it, compiling included, `train_s` the training."""
+def run_unit(
+    what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References, where: Path | None = None
+) -> list[Cell]:
+    """Train and measure, with what is unfinished in the directory `where`. `wall_s` is the whole of it, compiling included, `train_s` the
+    training; both have what processes before this one spent on it and put down."""
     started = time.monotonic()
     sharing = judged(what, unit)
     done = measures.HOW[unit.method.how](
-        what, unit, [one.method for one in sharing], effort, references.get(f"{unit.variant.name} {unit.seed}", {})
+        what, unit, [one.method for one in sharing], effort, references.get(f"{unit.variant.name} {unit.seed}", {}), where
     )
     cost: dict[str, Any] = {"env_steps": done.env_steps}
     if unit.method.trains:
         cost["train_s"] = round(done.train_s, 2)
-    cost["wall_s"] = round(time.monotonic() - started, 2)
+    cost["wall_s"] = round(time.monotonic() - started + done.earlier_s, 2)
     by_name = {one.method.name: one for one in sharing}
     return [
         to_cell(what, by_name[name], *row, **cost, config=config_of(what, by_name[name], effort), **origin)
@@ -149,6 +154,30 @@ def to_cell(what: Experiment, unit: Unit, figure: Figure, value: float, extra: A
     number = round(float(value), 6) if math.isfinite(value) else None
     cell = {**who, **shots, "seed": unit.seed, "metric": figure.metric, "value": number, **rest}
     return cell if extra is None else {**cell, "extra": extra}
+
+
+# --- What is unfinished --------------------------------------------------------------------------------------------------
+
+UNFINISHED = "unfinished"
+
+
+def unfinished(directory: Path, unit: Unit) -> Path:
+    """Where a unit is put down while it is at work, whatever it is made with."""
+    return directory / UNFINISHED / printable.file_name(f"{unit.variant.name}-{unit.method.name}-{unit.seed}")
+
+
+def place_of(directory: Path, what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any]) -> Path:
+    """The same, made with these settings by this program: what another one left is not gone on with."""
+    made_with = [config_of(what, unit, effort), asdict(effort), origin["commit"], origin["versions"]]
+    return unfinished(directory, unit) / hashlib.sha256(json.dumps(made_with, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def tidy(directory: Path, finished: Sequence[Unit]) -> None:
+    """Remove what was put down of units whose cells are there."""
+    for unit in finished:
+        disk.remove(unfinished(directory, unit))
+    with contextlib.suppress(OSError):
+        (directory / UNFINISHED).rmdir()
 
 
 # --- All of it -----------------------------------------------------------------------------------------------------------
@@ -170,6 +199,7 @@ def reproduce(
     wanted = units(what, seeds, methods, envs)
     disk.check_directory(directory)
     missing = pending(what, directory, wanted, effort)
+    tidy(directory, [unit for unit in wanted if unit not in missing])
     origin = {"commit": cells.commit(), "versions": cells.versions(), "command": cells.command()}
     done = len(wanted) - len(missing)
     failures: dict[Unit, str] = {}
@@ -177,12 +207,14 @@ def reproduce(
         display.say(f"{directory} has {done} of {len(wanted)} trainings.")
         for some in in_order(what, missing):
             given = references(what, directory)
-            for unit, got in (in_turn if jobs == 1 else functools.partial(side_by_side, jobs=jobs))(what, some, effort, origin, given):
+            work = Work(what, directory, effort, origin, given)
+            for unit, got in (in_turn if jobs == 1 else functools.partial(side_by_side, jobs=jobs))(work, some):
                 if isinstance(got, str):
                     failures[unit] = got
                     display.say(f"{unit}: failed: {got}")
                 else:
                     cells.append(directory, got)
+                    tidy(directory, [unit])
                     done += 1
                     display.say(f"{unit}: {len(got)} cells in {got[0]['wall_s']:.0f} s")
                     display.advance(done, {})
@@ -292,12 +324,48 @@ def _missing(what: Experiment, there: Sequence[Cell], wanted: Sequence[Unit]) ->
     return [unit for unit in wanted if not complete(unit)]
 
 
-def in_turn(
-    what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any], references: References
-) -> Iterator[tuple[Unit, list[Cell] | str]]:
+class Work(NamedTuple):
+    """What all units of a reproduction have in common."""
+
+    what: Experiment
+    directory: Path
+    """Where the cells go."""
+    effort: Effort
+    origin: dict[str, Any]
+    references: References
+
+    def of_one_thread(self) -> "Work":
+        return self._replace(origin={**self.origin, "versions": {**self.origin["versions"], "threads": "1"}})
+
+    def place(self, unit: Unit) -> Path:
+        return place_of(self.directory, self.what, unit, self.effort, self.origin)
+
+    def task(self, unit: Unit) -> dict[str, Any]:
+        """A unit as JSON values, for a process that knows nothing of this one."""
+        return {
+            "experiment": self.what.source or self.what.name,
+            "unit": [unit.variant.name, unit.method.name, unit.seed],
+            "effort": asdict(self.effort),
+            "origin": self.origin,
+            "references": self.references,
+            "place": str(self.place(unit).absolute()),
+        }
+
+
+def in_turn(work: Work, todo: Sequence[Unit]) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """One unit after the other in this process, with all its threads."""
     for unit in todo:
-        yield unit, run_unit(what, unit, effort, origin, references)
+        yield unit, run_unit(work.what, unit, work.effort, work.origin, work.references, work.place(unit))
+
+
+def of_task(task: dict[str, Any]) -> list[Cell]:
+    """The cells of a unit that was described by `Work.task`."""
+    what = find(task["experiment"])
+    name, method_name, seed = task["unit"]
+    (variant,) = [variant for variant in what.variants if variant.name == name]
+    (method,) = [method for method in what.methods if method.name == method_name]
+    effort = Effort(**task["effort"])
+    return run_unit(what, Unit(variant, method, seed), effort, task["origin"], task["references"], Path(task["place"]))
 
 
 # --- In processes of their own -------------------------------------------------------------------------------------------
@@ -323,18 +391,15 @@ class _Worker(NamedTuple):
     complained: IO[bytes]
 
 
-def side_by_side(
-    what: Experiment, todo: Sequence[Unit], effort: Effort, origin: dict[str, Any], references: References, *, jobs: int
-) -> Iterator[tuple[Unit, list[Cell] | str]]:
+def side_by_side(work: Work, todo: Sequence[Unit], *, jobs: int) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """Up to `jobs` units at once; what a worker finished comes as cells, what failed as a sentence. Leaving ends the workers."""
-    waiting = list(todo)
+    waiting, work = list(todo), work.of_one_thread()
     running: dict[Unit, _Worker] = {}
-    origin = {**origin, "versions": {**origin["versions"], "threads": "1"}}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 unit = waiting.pop(0)
-                running[unit] = _start(what, unit, effort, origin, references)
+                running[unit] = _start(work.task(unit))
             time.sleep(0.05)
             for unit in [unit for unit, worker in running.items() if worker.process.poll() is not None]:
                 yield unit, _outcome(running.pop(unit))
@@ -345,14 +410,7 @@ def side_by_side(
             worker.process.communicate()
 
 
-def _start(what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References) -> _Worker:
-    task = {
-        "experiment": what.source or what.name,
-        "unit": [unit.variant.name, unit.method.name, unit.seed],
-        "effort": asdict(effort),
-        "origin": origin,
-        "references": references,
-    }
+def _start(task: dict[str, Any]) -> _Worker:
     flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
     said, complained = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     process = subprocess.Popen(
@@ -384,8 +442,9 @@ def end_with_parent() -> None:
     """End this process when the other end of its standard input closes, as it does when the parent is gone, killed or not."""
 
     def wait() -> None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdin.buffer.read()
+        with contextlib.suppress(OSError):
+            while os.read(0, 1):  # not sys.stdin: Python could not close that at its end while this thread waits in it
+                pass
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -393,11 +452,6 @@ def end_with_parent() -> None:
 
 def worker() -> None:
     """What a worker process does: the unit described by its argument; the cells go to its standard output."""
-    task = json.loads(sys.argv[1])
-    what = find(task["experiment"])
-    name, method_name, seed = task["unit"]
-    (variant,) = [variant for variant in what.variants if variant.name == name]
-    (method,) = [method for method in what.methods if method.name == method_name]
     with contextlib.redirect_stdout(sys.stderr):  # nothing but the cells is to stand there
-        got = run_unit(what, Unit(variant, method, seed), Effort(**task["effort"]), task["origin"], task["references"])
+        got = of_task(json.loads(sys.argv[1]))
     json.dump(got, sys.stdout)

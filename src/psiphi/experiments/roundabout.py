@@ -7,7 +7,8 @@ leave there, and that is how everybody is judged.
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,12 +28,12 @@ from psiphi.agents.sqil import SQILConfig
 from psiphi.agents.together import TogetherConfig, learning, on_both, pay, side_by_side
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import RoundaboutConfig
-from psiphi.loops import scan
+from psiphi.loops import runs, scan
 from psiphi.loops.evaluate import Policy, rollout_returns
 from psiphi.model import Model
 from psiphi.nets import ActionNet
 from psiphi.training import Run
-from psiphi.types import Demos, Env, Pace, TimeStep, Transition
+from psiphi.types import Agent, Demos, Env, Pace, TimeStep, Transition
 from psiphi.worlds.roundabout import record, toward
 
 # --- Rows ----------------------------------------------------------------------------------------------------------------
@@ -145,13 +146,21 @@ class Together(NamedTuple):
     obs: Array
 
 
-def together(run: Run, judged: int) -> tuple[list[dict[str, float]], int, float]:
-    """Mean returns of the learners on the inferred rewards and of ITD's own policies, by exit; environment steps; seconds of training."""
+def together(run: Run, judged: int, out: Path | None = None) -> tuple[list[dict[str, float]], int, float, float]:
+    """Mean returns of the learners on the inferred rewards and of ITD's own policies, by exit; environment steps; seconds of training, and
+    those that processes before this one had put down in `out`."""
     started = time.monotonic()
-    exits = run.demonstrators
+    exits, rounds = run.demonstrators, training.loop_of(run).iterations
     demos = record(run.world, exits, run.episodes, run.seed).demos
-    state, nets = jax.block_until_ready(_learned(run, jax.random.key(run.seed), demos))
-    train_s = time.monotonic() - started
+    key = jax.random.key(run.seed)
+
+    def stretch(now: Together, done: int) -> tuple[Together, int, dict[str, Any]]:
+        length = min(training.CHUNK, rounds - done)
+        return jax.block_until_ready(_go_on(run, key, demos, now, jnp.asarray(done), jnp.asarray(length))), done + length, {}
+
+    end, _, earlier_s = runs.by_stretches(out, {"run": asdict(run)}, functools.partial(_begin, run, key, demos), stretch, rounds)
+    state, nets = end.itd, jax.vmap(functools.partial(dqn.deployed, run.agent.dqn))(end.learners)
+    train_s = time.monotonic() - started + earlier_s
     config = run.agent.itd
     net = itd.deployed(config, state)
     w = itd.preferences(config, net.w)
@@ -162,24 +171,40 @@ def together(run: Run, judged: int) -> tuple[list[dict[str, float]], int, float]
         {exit: float(np.mean(_own(run.world, model, jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
     ]
     loop = training.loop_of(run)
-    return returns, loop.env_steps(loop.iterations) * len(exits), train_s
+    return returns, loop.env_steps(loop.iterations) * len(exits), train_s, earlier_s
+
+
+class _Learners(NamedTuple):
+    """Who infers, who learns on what it infers, and how; their schedules are as long as the run."""
+
+    inference: Agent
+    learner: Agent
+    pace: Pace
+
+
+def _learners(run: Run) -> _Learners:
+    config, loop, spec, agents = run.agent, training.loop_of(run), roundabout.spec(run.world), len(run.demonstrators)
+    pace = Pace(loop.num_envs, loop.iterations * loop.updates_per_rollout)
+    inference = itd.make(config.itd, spec, agents, Pace(loop.num_envs * agents, loop.iterations * config.itd_updates))
+    return _Learners(inference, dqn.make(config.dqn, spec, 0, pace), pace)
 
 
 @functools.partial(jax.jit, static_argnames="run")
-def _learned(run: Run, key: Array, demos: Demos) -> tuple[itd.State, ActionNet]:
-    config, world, loop = run.agent, run.world, training.loop_of(run)
-    spec, agents = roundabout.spec(world), jnp.arange(len(run.demonstrators))
-    rounds = loop.iterations
-    inference = itd.make(config.itd, spec, len(agents), Pace(loop.num_envs * len(agents), rounds * config.itd_updates))
-    pace = Pace(loop.num_envs, rounds * loop.updates_per_rollout)
-    learner, how = dqn.make(config.dqn, spec, 0, pace), learning(config.dqn, spec, pace)
+def _begin(run: Run, key: Array, demos: Demos) -> Together:
+    loop, agents, (inference, learner, _) = training.loop_of(run), jnp.arange(len(run.demonstrators)), _learners(run)
+    itd_key, learner_key, reset_key = jax.random.split(jax.random.fold_in(key, loop.iterations), 3)
+    learners = jax.vmap(lambda key: learner.init(key, None))(jax.random.split(learner_key, len(agents)))
+    reset = lambda k, keys: jax.vmap(toward(run.world, k).reset)(keys)  # noqa: E731
+    env, obs = jax.vmap(reset)(agents, jax.random.split(reset_key, (len(agents), loop.num_envs)))
+    return Together(inference.init(itd_key, demos), learners, env, obs)
 
-    def begin(key: Array) -> Together:
-        itd_key, learner_key, reset_key = jax.random.split(key, 3)
-        learners = jax.vmap(lambda key: learner.init(key, None))(jax.random.split(learner_key, len(agents)))
-        reset = lambda k, keys: jax.vmap(toward(world, k).reset)(keys)  # noqa: E731
-        env, obs = jax.vmap(reset)(agents, jax.random.split(reset_key, (len(agents), loop.num_envs)))
-        return Together(inference.init(itd_key, demos), learners, env, obs)
+
+@functools.partial(jax.jit, static_argnames="run", donate_argnames="now")
+def _go_on(run: Run, key: Array, demos: Demos, now: Together, done: Array, rounds: Array) -> Together:
+    """So many rounds after those that are done."""
+    config, world, loop = run.agent, run.world, training.loop_of(run)
+    agents, (inference, learner, pace) = jnp.arange(len(run.demonstrators)), _learners(run)
+    how = learning(config.dqn, roundabout.spec(world), pace)
 
     def drive(k: Array, agent: dqn.State, env: Any, obs: Array, key: Array) -> tuple[Any, Array, Transition]:
         return scan.collect(toward(world, k), lambda o, key: learner.act(agent, o, key), env, obs, key, loop.rollout_length)
@@ -199,8 +224,7 @@ def _learned(run: Run, key: Array, demos: Demos) -> tuple[itd.State, ActionNet]:
         learners = jax.vmap(study)(agents, now.learners, rollout, jax.random.split(learner_key, len(agents)))
         return Together(state, learners, env, obs)
 
-    end = jax.lax.fori_loop(0, rounds, iterate, begin(jax.random.fold_in(key, rounds)))
-    return end.itd, jax.vmap(lambda state: dqn.deployed(config.dqn, state))(end.learners)
+    return jax.lax.fori_loop(done, done + rounds, iterate, now)
 
 
 def _returns(config: RoundaboutConfig, policy: Policy, k: Array, key: Array, episodes: int) -> Array:

@@ -153,8 +153,8 @@ class Collector:
     def _play(self, action: np.ndarray) -> None:
         step = self.worlds.step(action)
         self._actions += action.tobytes()
-        for shown in (self.worlds.obs, step.transition.reward, step.transition.last):
-            self._seen = zlib.crc32(np.ascontiguousarray(shown).data, self._seen)
+        for given in (self.worlds.obs, step.transition.reward, step.transition.last):
+            self._seen = zlib.crc32(np.ascontiguousarray(given).data, self._seen)
         for i in np.flatnonzero(step.real):
             self._waiting[i].append(tuple(column[i] for column in step.transition))
         if self.watched is not None:
@@ -373,8 +373,8 @@ def _first(tree: Any) -> Any:
 
 
 def _watched(watch: scan.Watch, carry: Carry, who: Array, steps: Demonstration) -> Carry:
-    return jax.tree.map(lambda x: x[None], scan._strong(_first(carry)._replace(agent=watch(_first(carry.agent), who, steps))))
+    return jax.tree.map(lambda x: x[None], runs.strong(_first(carry)._replace(agent=watch(_first(carry.agent), who, steps))))
 
 
 def _observed(agent: Agent, carry: Carry, rollout: Transition) -> Carry:
-    return jax.tree.map(lambda x: x[None], scan._strong(_first(carry)._replace(agent=agent.observe(_first(carry.agent), rollout))))
+    return jax.tree.map(lambda x: x[None], runs.strong(_first(carry)._replace(agent=agent.observe(_first(carry.agent), rollout))))

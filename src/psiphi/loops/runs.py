@@ -15,11 +15,13 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from psiphi import checkpoint, disk, limits
@@ -93,6 +95,61 @@ def stoppable() -> Iterator[Callable[[], int | None]]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+class Stretched(NamedTuple):
+    """Where a training that goes by stretches ended, its rows, and the seconds that processes before this one had put down."""
+
+    state: Any
+    rows: list[Row]
+    earlier_s: float
+
+
+def by_stretches(
+    out: Path | None,
+    settings: dict[str, Any],
+    begin: Callable[[], Any],
+    stretch: Callable[[Any, int], tuple[Any, int, Row]],
+    total: int,
+    *,
+    checkpoint_every_s: float = 30.0,
+) -> Stretched:
+    """A training with a loop of its own, kept in the directory `out` as the loops keep theirs: what was interrupted continues there.
+
+    ``stretch(state, done) -> state, done, figures`` goes on for a while; it depends on nothing else. `begin` can be traced.
+    """
+    state, rows, done = None, [], 0
+    if out is None:
+        state = strong(begin())
+        while done < total:
+            state, done, figures = stretch(state, done)
+            rows.append({"step": done, **figures})
+        return Stretched(state, rows, 0.0)
+    with opened(out, settings), stoppable() as stop:
+        position, started = rewind(out), time.monotonic()
+        done, earlier_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
+        state = restore(out, jax.eval_shape(begin)) if position else strong(begin())
+        saved = started
+        while done < total:
+            state, done, figures = stretch(state, done)
+            rows.append({"step": done, **figures})
+            append_rows(out, rows[-1:])
+            signum, now = stop(), time.monotonic()
+            if signum is not None or done >= total or now - saved >= checkpoint_every_s:
+                save(out, state, step=done, wall_s=earlier_s + now - started)
+                saved = now
+            if signum is not None:
+                raise Interrupted(signum)
+        return Stretched(state, rows, earlier_s)
+
+
+def strong(tree: Any) -> Any:
+    """The same without JAX's weak types (``1.0 - x`` may have one): a checkpoint loses them, then what continues is another program."""
+
+    def one(x: jax.Array) -> jax.Array:
+        return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(lambda x: one(jnp.asarray(x)), tree)
 
 
 def append_rows(directory: Path, rows: list[Row]) -> None:

@@ -171,9 +171,9 @@ def begin(env: Env | None, agent: Agent, config: LoopConfig, key: Array, demos: 
     init_key, reset_key, prefill_key, loop_key = jax.random.split(key, 4)
     empty = Carry(agent.init(init_key, demos), None, None, loop_key, jnp.zeros((), jnp.int32))
     if env is None:
-        return _strong(empty)
+        return runs.strong(empty)
     env_state, obs = jax.vmap(env.reset)(jax.random.split(reset_key, config.num_envs))
-    start = _strong(empty._replace(env=env_state, obs=obs))
+    start = runs.strong(empty._replace(env=env_state, obs=obs))
     if not config.prefill_rollouts:
         return start
 
@@ -189,7 +189,7 @@ def iterate(env: Env | None, agent: Agent, config: LoopConfig, carry: Carry, wat
     gathered = carry if env is None else _gather(env, agent, config, carry, keys.collect, watch)
     state, metrics = jax.lax.scan(agent.update, gathered.agent, keys.updates)
     mean = jax.tree.map(lambda x: jnp.mean(x, axis=0, dtype=jnp.float32), metrics)
-    return _strong(gathered._replace(agent=state, iteration=carry.iteration + 1)), mean
+    return runs.strong(gathered._replace(agent=state, iteration=carry.iteration + 1)), mean
 
 
 def compile_run(env: Env | None, agent: Agent, config: LoopConfig, evaluate: Evaluate | None = None, watch: Watch | None = None) -> Program:
@@ -238,10 +238,10 @@ def _gather(env: Env, agent: Agent, config: LoopConfig, carry: Carry, key: Array
     act = partial(agent.act, carry.agent)
     if watch is None:
         state, obs, rollout = collect(env, act, carry.env, carry.obs, key, config.rollout_length)
-        return _strong(carry._replace(agent=agent.observe(carry.agent, rollout), env=state, obs=obs))
+        return runs.strong(carry._replace(agent=agent.observe(carry.agent, rollout), env=state, obs=obs))
     state, obs, rollout, shown = _collect(env, act, carry.env, carry.obs, key, config.rollout_length, _shown)
     who, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), shown)  # [T, N, those in sight]
-    return _strong(carry._replace(agent=watch(agent.observe(carry.agent, rollout), who, steps), env=state, obs=obs))
+    return runs.strong(carry._replace(agent=watch(agent.observe(carry.agent, rollout), who, steps), env=state, obs=obs))
 
 
 def _shown(reached: TimeStep) -> tuple[Array, Demonstration]:
@@ -252,15 +252,6 @@ def _shown(reached: TimeStep) -> tuple[Array, Demonstration]:
 def _alone(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`fn` on a leading axis of one, without vmap's price; adding and dropping the axis moves no data."""
     return lambda x: jax.tree.map(lambda y: y[None], fn(jax.tree.map(lambda y: y.reshape(y.shape[1:]), x)))
-
-
-def _strong(carry: Carry) -> Carry:
-    """The same without JAX's weak types (``1.0 - x`` may have one): a checkpoint loses them, then what continues is another program."""
-
-    def strong(x: Array) -> Array:
-        return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
-
-    return jax.tree.map(lambda x: strong(jnp.asarray(x)), carry)
 
 
 # --- What the host does between chunks -----------------------------------------------------------------------------------
