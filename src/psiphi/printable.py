@@ -5,8 +5,10 @@ all of them keep ordinary names as they are.
 """
 
 import html as _html
+import json as _json
 import re
 import unicodedata
+from typing import Any
 
 LONGEST_NAME = 80
 """Characters of a name that tables and pictures show."""
@@ -56,6 +58,12 @@ def markdown(name: object, most: int = LONGEST_NAME) -> str:
 def html(name: object) -> str:
     """For HTML, between tags and in attributes."""
     return _html.escape(visible(short(str(name))))
+
+
+def json(value: Any) -> str:
+    """JSON that can stand in a page: no character of it opens or closes a tag."""
+    text = _json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
 def picture(name: object) -> str:

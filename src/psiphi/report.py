@@ -173,7 +173,13 @@ def readme(results: Results, drawn: Sequence[tuple[str, str]]) -> str:
 
 
 def table_lines(results: Results, variant: Variant, table: Table) -> list[str]:
-    """A table in Markdown: methods with cells in it, then what the paper printed."""
+    """A table in Markdown."""
+    rows = table_rows(results, variant, table)
+    return _markdown(["", *(heading for heading, _ in table.columns), "seeds"], rows) if rows else []
+
+
+def table_rows(results: Results, variant: Variant, table: Table) -> list[list[str]]:
+    """The rows of a table: methods with cells in it, then what the paper printed."""
     rows = []
     for method in results.methods:
         columns = [figure if method.trains else ceiling_of(figure) for _, figure in table.columns]
@@ -183,8 +189,7 @@ def table_lines(results: Results, variant: Variant, table: Table) -> list[str]:
             rows.append([method.label, *words, _seeds([e for e in estimates if e])])
     if not rows:
         return []
-    rows += [[f"*{name}*", *map(_printed, numbers), ""] for name, numbers in table.paper.items()]
-    return _markdown(["", *(heading for heading, _ in table.columns), "seeds"], rows)
+    return rows + [[f"*{name}*", *map(_printed, numbers), ""] for name, numbers in table.paper.items()]
 
 
 def ceiling_of(figure: Figure) -> Figure | None:
@@ -255,10 +260,10 @@ def origin_lines(results: Results) -> list[str]:
     lines += [f"- Commit: {printable.markdown(commit)}" for commit in commits]
     lines += [f"- Setup: {printable.markdown(setup, 400)}" for setup in setups]
     seeds = sorted({cell["seed"] for cell in results.cells})
-    return [*lines, f"- Seeds: {_ranges(seeds)}", f"- Every number with its seed and config: [`{cells.FILE}`]({cells.FILE})"]
+    return [*lines, f"- Seeds: {ranges(seeds)}", f"- Every number with its seed and config: [`{cells.FILE}`]({cells.FILE})"]
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """0, 1, 2, 5 as 0-2, 5."""
     runs: list[list[int]] = []
     for number in numbers:

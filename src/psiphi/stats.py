@@ -53,6 +53,26 @@ def stratified_interval(
     return float(low), float(high)
 
 
+def probability_of_improvement(
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]], confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
+) -> tuple[float, float, float]:
+    """How probably a run of one method is better than a run of another, the mean over tasks, with its stratified bootstrap interval.
+
+    ``pairs`` are, for each task, the runs of the one and of the other, the larger the better. A tie counts half.
+    """
+    tasks = [(np.ravel(_checked(x)), np.ravel(_checked(y))) for x, y in pairs]
+    if not tasks:
+        raise UserError("There are no tasks to compare the methods on.")
+    wins = [(x[:, None] > y) + 0.5 * (x[:, None] == y) for x, y in tasks]
+    rng = np.random.default_rng(seed)
+    drawn = np.zeros(resamples)
+    for win in wins:
+        ours, theirs = (rng.integers(n, size=(resamples, n)) for n in win.shape)
+        drawn += win[ours[:, :, None], theirs[:, None, :]].mean(axis=(1, 2)) / len(wins)
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(np.mean([win.mean() for win in wins])), float(low), float(high)
+
+
 def r_squared(features: ArrayLike, targets: ArrayLike) -> float:
     """Share of the variance of `targets[n]` that a linear function of `features[n, d]` with an intercept explains, in [0, 1].
 

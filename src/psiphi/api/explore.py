@@ -6,7 +6,6 @@ of every known policy, projected on the preferences that it has sliders for. Q =
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any, NamedTuple
@@ -64,18 +63,12 @@ def html(found: dict[str, Any]) -> str:
     script = f'{part("explore.js")}\nexplore(document.getElementById("psiphi"), JSON.parse(document.getElementById("data").textContent));\n'
     text = part("explore.html").replace("%HASH%", base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
     text = text.replace("%TITLE%", printable.html(found["title"])).replace("%CSS%", part("explore.css")).replace("%JS%", script)
-    return text.replace("%DATA%", inert(found))
+    return text.replace("%DATA%", printable.json(found))
 
 
 def part(name: str) -> str:
     """A file of the page."""
     return (resources.files("psiphi") / "page" / name).read_text(encoding="utf-8")
-
-
-def inert(value: Any) -> str:
-    """JSON that can stand in a page: no character of it opens or closes a tag."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
 def data(known: Known, demos: Demonstrations | None, world: World | None = None, *, title: str = "") -> dict[str, Any]:

@@ -110,23 +110,35 @@ def reproduce(config: Reproduce) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Draw the report of a directory of cells again, from its files alone."""
+    """Draw the report of a directory of cells again, from its files alone; with -o, one page of any set of runs and results."""
 
-    directory: tyro.conf.Positional[Path]
-    """Where cells.jsonl is, such as results/table-2."""
+    directories: tyro.conf.Positional[tuple[Path, ...]]
+    """Where cells.jsonl is, such as results/table-2. With -o also run directories, and directories of these."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=("-o",))] = None
+    """The page, an HTML file with everything in it; needs psiphi[report]."""
     experiment: Path | None = None
     """The file that defines the experiment, where it is one of your own."""
 
 
 def report(config: Report) -> None:
+    if config.out is not None:
+        from psiphi import pages
+
+        if not config.directories:
+            raise UserError("There is nothing to report, expected directories of runs or results.")
+        print(printable.sentence(pages.write(config.directories, config.out)))
+        return
     from psiphi.report import render
 
+    if len(config.directories) != 1:
+        raise UserError(f"{len(config.directories)} directories are given, expected one, or a page of several with -o report.html.")
+    (directory,) = config.directories
     if config.experiment is None:
-        print(printable.sentence(render(config.directory)))
+        print(printable.sentence(render(directory)))
         return
     from psiphi.experiments.reproduce import find
 
-    print(printable.sentence(render(config.directory, find(str(config.experiment)))))
+    print(printable.sentence(render(directory, find(str(config.experiment)))))
 
 
 def _train(arguments: Sequence[str]) -> None:
@@ -175,7 +187,9 @@ COMMANDS: dict[str, Command] = {
     "worlds": Command("list the worlds", ask.list_worlds, ask.Worlds),
     "algorithms": Command("list the algorithms", ask.list_algorithms, ask.Algorithms),
     "reproduce": Command(f"a table or figure of the paper: {', '.join(paper.EXPERIMENTS)}", reproduce, Reproduce),
-    "report": Command("draw the report of a reproduction again", report, Report),
+    "report": Command(
+        "draw the report of a reproduction again, or one page of any runs: psiphi report runs -o report.html", report, Report
+    ),
 }
 
 HELP = f"""usage: psiphi COMMAND [OPTIONS]
