@@ -48,6 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tuning": WORDS | {"checkpoint", "progress", "agents", "loops", "training", "tuning"},
     "api": ASKED | {"lens", "progress", "agents", "loops", "worlds", "training", "api"},
     "playing": WORDS | CORE | {"model", "lens", "demos", "agents", "loops", "worlds", "training", "api"},
+    "tracking": WORDS | {"checkpoint", "loops"},
+    "pages": WORDS | {"stats", "report", "loops", "experiments.paper", "experiments.cells"},
     "report": WORDS | {"stats", "experiments.paper", "experiments.cells"},
     "experiments.paper": WORDS | {"experiments.paper"},
     "experiments.cells": WORDS,
@@ -71,6 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "api",
         "playing",
         "report",
+        "pages",
+        "tracking",
         "experiments",
     }
     | {"cli"},

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from psiphi import checkpoint, disk, printable
+from psiphi import checkpoint, disk, printable, tracking
 from psiphi.arguments import given, parsed
 from psiphi.configs import Count, Weight
 from psiphi.errors import UserError
@@ -33,6 +33,8 @@ class Keeping:
     """No progress bar."""
     seeds: Count = 1
     """Train the seed and those that follow it, so many in all; each leaves its model in OUT/models."""
+    track: tracking.Kind = "none"
+    """Show metrics.jsonl in this tool as well, while it is written; each needs its extra, such as psiphi[tensorboard]."""
     checkpoint_every_s: Weight = 30.0
     """Seconds between two checkpoints, besides one at the end and one at an interruption: so much is done again after a crash."""
 
@@ -58,7 +60,8 @@ def train(arguments: Sequence[str]) -> None:
     with disk.left_alone(keeping.out):
         disk.check_directory(keeping.out)
         checkpoint.check_ours(directory)
-        result = training.train(run, out=keeping.out, progress=not keeping.quiet, checkpoint_every_s=keeping.checkpoint_every_s)
+        with tracking.following(keeping.track, keeping.out, described(training.completed(run))):
+            result = training.train(run, out=keeping.out, progress=not keeping.quiet, checkpoint_every_s=keeping.checkpoint_every_s)
     trained.save(directory, result)
     asks = f"psiphi evaluate {keeping.out}" + (f", psiphi adapt {keeping.out} --task ..." if result.algorithm.successor_features else "")
     print(printable.sentence(f"The model is in {directory}; ask it: {asks}, psiphi watch {keeping.out}"))

@@ -212,9 +212,9 @@ def restore(directory: Path, like: Any) -> Any:
     return checkpoint.load(directory / CHECKPOINT, like)
 
 
-def read_rows(directory: Path) -> list[Row]:
-    """The rows of metrics.jsonl; a last line that a dying process left unfinished is not a row."""
-    return _parsed_rows(directory / METRICS, _rows_file(directory))
+def read_rows(directory: Path, length: int | None = None) -> list[Row]:
+    """The rows of metrics.jsonl, or of its first bytes; a last line that a dying process left unfinished is not a row."""
+    return _parsed_rows(directory / METRICS, _rows_file(directory)[:length])
 
 
 def figures(metrics: dict[str, Any]) -> Row:
