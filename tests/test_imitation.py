@@ -1,6 +1,5 @@
 """Predicting what others will do: what counts as right, what a learner keeps when its task changes, and the figure from small trainings."""
 
-import functools
 from collections import namedtuple
 from typing import Any
 
@@ -55,12 +54,12 @@ def test_bc_learns_the_shown_episodes_and_is_judged_on_others(tmp_path, monkeypa
     assert found.shown[-1] > 0.6 and all(0 <= x <= 1 for x in found.held_out)
     assert found.shown != found.held_out
     # Killed in its third stretch, with a checkpoint after every one, it continues and comes to the same.
-    monkeypatch.setattr(imitation.runs, "by_stretches", functools.partial(imitation.runs.by_stretches, checkpoint_every_s=0.0))
+    kept = {"out": tmp_path, "checkpoint_every_s": 0.0}
     go_on, left = imitation.go_on, iter(range(2))
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
         patch.setattr(imitation, "go_on", lambda *given: go_on(*given) if next(left, None) is not None else interrupt())
-        imitation.run(setting, 1000, tmp_path)
-    again = imitation.run(setting, 1000, tmp_path)
+        imitation.run(setting, 1000, **kept)
+    again = imitation.run(setting, 1000, **kept)
     assert again.earlier_s > 0 and again._replace(earlier_s=0.0) == found
 
 

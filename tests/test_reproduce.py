@@ -192,8 +192,8 @@ def instant(monkeypatch):
         return [dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)] * 2, 7, 1.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0))
-    monkeypatch.setattr(imitation, "run", lambda *_: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
+    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0))
+    monkeypatch.setattr(imitation, "run", lambda *_, **__: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
     return trained
 
 
@@ -356,19 +356,17 @@ EXPERIMENT = Experiment(
 
 
 @pytest.mark.slow
-def test_a_unit_whose_worker_is_killed_continues_and_comes_to_the_same_cells(tmp_path, monkeypatch):
+def test_a_unit_whose_worker_is_killed_continues_and_comes_to_the_same_cells(tmp_path):
     (tmp_path / "killed.py").write_text(KILLED)
-    monkeypatch.setattr(reproduce, "WORKER", "import functools\nfrom psiphi.experiments import measures\n"
-        "measures.train = functools.partial(measures.train, checkpoint_every_s=0.0)\n" + reproduce.WORKER)  # fmt: skip
-    what, effort = reproduce.find(str(tmp_path / "killed.py")), Effort(steps=40_000)
+    what, effort = reproduce.find(str(tmp_path / "killed.py")), Effort(steps=6_000)
     comparable = lambda got: [{k: x for k, x in cell.items() if not k.endswith("_s")} for cell in got]  # noqa: E731
     for unit in reproduce.units(what, [3]):
         found = []
         for name in ("broken", "unbroken"):
-            work = reproduce.Work(what, tmp_path / name, effort, ORIGIN, {}).of_one_thread()
-            for rows in (3, 100) if name == "broken" else ():
+            work = reproduce.Work(what, tmp_path / name, effort, ORIGIN, {}, 0.0).of_one_thread()
+            for rows in (3, 30) if name == "broken" else ():
                 worker = reproduce._start(work.task(unit))
-                file = work.place(unit) / "training" / "metrics.jsonl"
+                file = work.where(unit).directory / "training" / "metrics.jsonl"
                 while (file.read_text().count("\n") if file.exists() else 0) < rows and worker.process.poll() is None:
                     time.sleep(0.01)
                 worker.process.kill()
@@ -377,7 +375,7 @@ def test_a_unit_whose_worker_is_killed_continues_and_comes_to_the_same_cells(tmp
             ((_, got),) = reproduce.side_by_side(work, [unit], jobs=1)
             assert isinstance(got, list), got
             found.append(comparable(got))
-        assert found[0] == found[1] and found[0][0]["extra"]["curve"]["env_steps"][-1] == 40_000
+        assert found[0] == found[1] and found[0][0]["extra"]["curve"]["env_steps"][-1] == 6_000
 
 
 # --- For real ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import tyro
 
@@ -19,7 +19,7 @@ import psiphi
 from psiphi import printable
 from psiphi.arguments import parsed
 from psiphi.cli import ask
-from psiphi.configs import Count, Seed, Within
+from psiphi.configs import Count, Seed, Weight, Within
 from psiphi.errors import UserError
 from psiphi.experiments import paper
 
@@ -68,7 +68,15 @@ class Reproduce:
     film: bool = False
     """Of figure-3, also train PsiPhi-learning with the first seed and write an episode of it as OUT/figure-3/PANEL.gif."""
     jobs: Annotated[int, Within(1, 1_024)] = 1
-    """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest."""
+    """Trainings side by side, each in a process of its own with a single thread; as many as there are cores is fastest. On SLURM, jobs."""
+    on: Literal["local", "ray", "slurm"] = "local"
+    """Where the trainings are run: in processes of this machine, on a Ray cluster, or as jobs of SLURM."""
+    checkpoint_every_s: Weight = 30.0
+    """Seconds between two checkpoints of a training: so much is done again after it was killed."""
+    address: str = ""
+    """Of the Ray cluster: HOST:PORT, ray://HOST:PORT, or auto for the one of this machine; empty: one of --jobs cores is started."""
+    slurm: str = ""
+    """Parameters of the jobs, such as partition=cpu,timeout_min=600."""
     repetitions: Count = 256
     """Repetitions of few-shot transfer per task; an eighth of it at 100 shots."""
     updates: Count | None = None
@@ -84,6 +92,7 @@ class Reproduce:
 
 
 def reproduce(config: Reproduce) -> None:
+    from psiphi.experiments import clusters
     from psiphi.experiments.reproduce import Effort, film, forecast, reproduce
 
     effort = Effort(updates=config.updates, episodes=config.episodes, repetitions=config.repetitions, steps=config.steps)
@@ -101,8 +110,19 @@ def reproduce(config: Reproduce) -> None:
     if config.dry_run:
         ask.print_forecast(forecast(names, config.out, seeds, methods=methods, envs=envs, effort=effort), config.json)
         return
+    runner = clusters.runner(config.on, jobs=config.jobs, address=config.address, slurm=config.slurm)
     for name in names:
-        directory = reproduce(name, config.out, seeds, methods=methods, envs=envs, effort=effort, jobs=config.jobs)
+        directory = reproduce(
+            name,
+            config.out,
+            seeds,
+            methods=methods,
+            envs=envs,
+            effort=effort,
+            jobs=config.jobs,
+            runner=runner,
+            checkpoint_every_s=config.checkpoint_every_s,
+        )
         print(printable.sentence(directory / "README.md"))
         for path in film(name, directory, config.first_seed, envs, effort) if config.film else ():
             print(path)

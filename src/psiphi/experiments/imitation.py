@@ -6,7 +6,6 @@ also drives and is paid, for one exit after the other, and so learns more about 
 
 import functools
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -170,8 +169,8 @@ class Predicted(NamedTuple):
     """Seconds that processes before this one had put down."""
 
 
-def run(setting: Setting, seed: int, out: Path | None = None) -> Predicted:
-    """Learn from what is shown, and be judged on what is not. With `out`, what was interrupted there continues."""
+def run(setting: Setting, seed: int, **kept: Any) -> Predicted:
+    """Learn from what is shown, and be judged on what is not. `kept` says where and how often it is put down, as in `runs.by_stretches`."""
     loop_key = jax.random.fold_in(jax.random.key(seed), 3)
     shown = record(setting.world, setting.world.exits, setting.shown, seed).demos
     held_out = record(setting.world, setting.world.exits, setting.held_out, seed, "test").demos
@@ -189,7 +188,7 @@ def run(setting: Setting, seed: int, out: Path | None = None) -> Predicted:
 
     first = functools.partial(begin, setting, loop_key, jnp.asarray(0), shown)
     settings = {"setting": asdict(setting), "seed": seed}
-    _, rows, earlier_s = runs.by_stretches(out, settings, first, stretch, setting.updates)
+    _, rows, earlier_s = runs.by_stretches(settings, first, stretch, setting.updates, **kept)
     columns = [[row[name] for row in rows] for name in ("step", "shown", "held_out")]
     steps = (setting.updates + phases * loop_of(setting).prefill_rollouts) * setting.num_envs if drives(setting) else 0
     return Predicted(*columns, steps, earlier_s)

@@ -1,7 +1,6 @@
 """From what was trained to figures: each kind of row of a table, or line of a figure, is one function here.
 
-Every function trains what its row needs, by `psiphi.training.train`, and measures it. Nothing here knows how to train. `where` is the
-directory in which its trainings are put down while they run.
+Every function trains what its row needs, by `psiphi.training.train`, and measures it. Nothing here knows how to train.
 """
 
 import dataclasses
@@ -53,6 +52,13 @@ class Unit(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.variant.name}, {self.method.name}, seed {self.seed}"
+
+
+class Where(NamedTuple):
+    """The directory in which a unit's trainings are put down while they run, and the seconds between two checkpoints."""
+
+    directory: Path
+    checkpoint_every_s: float = 30.0
 
 
 class Done(NamedTuple):
@@ -179,7 +185,7 @@ ASKED: dict[str, Callable[[Asked, int, Array], Iterator[tuple[Figure, float, Any
 
 
 def model(
-    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
     """Train a model and ask all that the experiment measures, once for each way of asking that shares the training."""
     key = jax.random.fold_in(jax.random.key(unit.seed), 3)
@@ -188,7 +194,7 @@ def model(
         run = training.completed(run)
         found = world.ceiling(run.world, run.demonstrators, key, gamma=run.agent.gamma)
         return Done({unit.method.name: [(Figure("gpi_ceiling", task), value, None) for task, value in found.items()]})
-    trained = train(run, out=_in(where, "training"), progress=False)
+    trained = train(run, **_in(where, "training"), progress=False)
     warn_of_collapse(trained)
     learned = answers.model_of(trained)
     figures = {}
@@ -199,9 +205,9 @@ def model(
     return Done(figures, trained.env_steps, trained.wall_s, trained.earlier_s)
 
 
-def _in(where: Path | None, name: str) -> Path | None:
-    """The directory of one of a unit's trainings."""
-    return None if where is None else where / name
+def _in(where: Where | None, name: str) -> dict[str, Any]:
+    """Where one of a unit's trainings is put down, and how often, as arguments."""
+    return {} if where is None else {"out": where.directory / name, "checkpoint_every_s": where.checkpoint_every_s}
 
 
 def warn_of_collapse(trained: Trained) -> None:
@@ -215,10 +221,10 @@ def warn_of_collapse(trained: Trained) -> None:
 
 
 def curve(
-    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
     """The learning curve of one training, and the figures that sum it up."""
-    trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), out=_in(where, "training"), progress=False)
+    trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), **_in(where, "training"), progress=False)
     task = unit.variant.task or paper.EGO
     steps, returns = curve_of(trained.rows)
     if not trained.env_steps:  # who learns from no steps is from the start what it became
@@ -261,7 +267,7 @@ def area(steps: list[int], returns: list[float]) -> float:
 
 
 def imitate(
-    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
     """One policy for what each demonstrator wants; `references` are the returns to divide by, by demonstrator."""
     if unit.method.name != what.reference and not references:
@@ -270,14 +276,14 @@ def imitate(
     together = run.algorithm == "itd-dqn"
     if together and unit.variant.moved:
         raise UserError(f"{unit.variant.name} changes the world after inference, but {run.algorithm} infers and learns at once.")
-    returns, *cost = roundabout.together(run, JUDGED, _in(where, "training")) if together else _imitated(what, unit, run, effort, where)
+    returns, *cost = roundabout.together(run, JUDGED, **_in(where, "training")) if together else _imitated(what, unit, run, effort, where)
     by = {} if unit.method.name == what.reference else references
     figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
     return Done(figures, *cost)
 
 
 def rule(
-    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
     """The rule by which the demonstrators drive, in the place of a policy: it learned nothing."""
     returns = roundabout.idm_returns(_traffic(unit.variant), unit.seed, JUDGED)
@@ -302,7 +308,7 @@ Returns = tuple[list[dict[str, float]], int, float, float]
 these the part of processes before this one."""
 
 
-def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Path | None) -> Returns:
+def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Where | None) -> Returns:
     """The mean return of one policy per demonstrator, on what that one wants, and what all of them cost."""
     who = unit.variant.demonstrators or what.demonstrators
     place, algorithm = training.worlds.find(run.env), ALGORITHMS[run.algorithm]
@@ -315,14 +321,14 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Pat
     if algorithm.successor_features:
         return _on_inferred(run, who, shown, {**unit.variant.moved, **unit.method.learner, **_steps(effort)}, where)
     if algorithm.tells_apart:
-        trained = train(run, out=_in(where, "training"), demos=shown, progress=False)
+        trained = train(run, **_in(where, "training"), demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
         return [_returns(moved, who, nets)], 0, trained.wall_s, trained.earlier_s
     all_trained = []
     for k, name in enumerate(who):
         # An imitator of one demonstrator is given that one's steps and no number.
         mine = None if shown is None else jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
-        all_trained.append(train(dataclasses.replace(run, task=name), out=_in(where, f"demonstrator-{k}"), demos=mine, progress=False))
+        all_trained.append(train(dataclasses.replace(run, task=name), **_in(where, f"demonstrator-{k}"), demos=mine, progress=False))
     return [_returns(moved, who, [trained.net for trained in all_trained])], *_cost(all_trained)
 
 
@@ -335,16 +341,16 @@ def _steps(effort: Effort) -> dict[str, Any]:
     return {} if effort.steps is None else {"steps": effort.steps}
 
 
-def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Mapping[str, Any], where: Path | None) -> Returns:
+def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Mapping[str, Any], where: Where | None) -> Returns:
     """A DQN on each inferred reward, and ITD's own policies."""
-    inferred = train(run, out=_in(where, "training"), demos=shown, progress=False)
+    inferred = train(run, **_in(where, "training"), demos=shown, progress=False)
     warn_of_collapse(inferred)
     learned = answers.model_of(inferred)
     returns, own = {}, {}
     all_trained = [inferred]
     for k, name in enumerate(who):
         learner = training.changed(training.default_run("dqn", run.env, task=name, demonstrator=k, seed=run.seed), changes)
-        trained = train(learner, out=_in(where, f"demonstrator-{k}"), model=learned, progress=False)
+        trained = train(learner, **_in(where, f"demonstrator-{k}"), model=learned, progress=False)
         returns[name] = _returns(learner, [name], [trained.net])[name]
         own[name] = float(np.mean(_own_returns(learner.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
         all_trained.append(trained)
@@ -386,12 +392,12 @@ def _own_returns(config: coingrid.CoinGridConfig, learned: Model, weights: Array
 
 
 def predict(
-    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
     """The accuracies of one training, and the figures that sum them up."""
     started = time.monotonic()
     setting = imitation.setting_of(unit.method.algorithm, {**unit.variant.changes, **unit.method.changes}, effort.updates, effort.episodes)
-    found = imitation.run(setting, unit.seed, _in(where, "training"))
+    found = imitation.run(setting, unit.seed, **_in(where, "training"))
     extra = {"curve": {"updates": found.updates, "accuracy": [round(x, 4) for x in found.held_out]}}
     figures: Measured = [
         (Figure("accuracy", ALL), found.held_out[-1], extra),
@@ -409,7 +415,7 @@ UPDATES_PER_STEP, REPETITIONS = 1, 4
 
 
 def adapt(
-    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Path | None = None
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
     """SQILv2 in table 2: imitate everybody without rewards, then go on in each task with its reward, a model per task."""
     run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
@@ -417,7 +423,7 @@ def adapt(
     assert place.record is not None
     shown = training.pool(place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos)
     before = dataclasses.replace(run, pooled=False)
-    trained = train(before, out=_in(where, "training"), demos=shown, progress=False)
+    trained = train(before, **_in(where, "training"), demos=shown, progress=False)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(unit.seed), 4), len(paper.TASKS))
     weights = jnp.asarray([world.weights_of(task) for task in paper.TASKS])
 
@@ -426,7 +432,7 @@ def adapt(
         return got.at[done].set(returns), done + 1, {}
 
     begin = functools.partial(jnp.zeros, (len(paper.TASKS), 3))
-    got = runs.by_stretches(_in(where, "tasks"), {"run": dataclasses.asdict(run)}, begin, stretch, len(paper.TASKS)).state
+    got = runs.by_stretches({"run": dataclasses.asdict(run)}, begin, stretch, len(paper.TASKS), **_in(where, "tasks")).state
     figures: Measured = [
         (Figure("normalised_return", task, shots), float(x), None)
         for task, row in zip(paper.TASKS, got, strict=True)

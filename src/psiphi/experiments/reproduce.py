@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,12 +27,12 @@ import jax
 
 from psiphi import disk, films, printable, report, training
 from psiphi.errors import UserError
-from psiphi.experiments import cells, imitation, measures, paper, runs
+from psiphi.experiments import cells, imitation, ledger, measures, paper, runs
 from psiphi.experiments.cells import Cell
-from psiphi.experiments.measures import Unit
+from psiphi.experiments.measures import Unit, Where
 from psiphi.experiments.paper import Experiment, Figure
 from psiphi.experiments.runs import Effort
-from psiphi.progress import shown
+from psiphi.loops.runs import BusyError
 
 # --- From data to runs ---------------------------------------------------------------------------------------------------
 
@@ -126,9 +126,9 @@ References = dict[str, dict[str, float]]
 
 
 def run_unit(
-    what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References, where: Path | None = None
+    what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any], references: References, where: Where | None = None
 ) -> list[Cell]:
-    """Train and measure, with what is unfinished in the directory `where`. `wall_s` is the whole of it, compiling included, `train_s` the
+    """Train and measure, with what is unfinished put down as `where` says. `wall_s` is the whole of it, compiling included, `train_s` the
     training; both have what processes before this one spent on it and put down."""
     started = time.monotonic()
     sharing = judged(what, unit)
@@ -180,6 +180,39 @@ def tidy(directory: Path, finished: Sequence[Unit]) -> None:
         (directory / UNFINISHED).rmdir()
 
 
+class Work(NamedTuple):
+    """What all units of a reproduction have in common."""
+
+    what: Experiment
+    directory: Path
+    """Where the cells go."""
+    effort: Effort
+    origin: dict[str, Any]
+    references: References
+    checkpoint_every_s: float = 30.0
+
+    def of_one_thread(self) -> "Work":
+        return self._replace(origin={**self.origin, "versions": {**self.origin["versions"], "threads": "1"}})
+
+    def where(self, unit: Unit) -> Where:
+        return Where(place_of(self.directory, self.what, unit, self.effort, self.origin).absolute(), self.checkpoint_every_s)
+
+    def task(self, unit: Unit) -> dict[str, Any]:
+        """A unit as JSON values, for a process that knows nothing of this one."""
+        return {
+            "experiment": self.what.source or self.what.name,
+            "unit": [unit.variant.name, unit.method.name, unit.seed],
+            "effort": asdict(self.effort),
+            "origin": self.origin,
+            "references": self.references,
+            "where": [str(self.where(unit).directory), self.checkpoint_every_s],
+        }
+
+
+Runner = Callable[[Work, Sequence[Unit]], Iterator[tuple[Unit, list[Cell] | str]]]
+"""``runner(work, todo)``: the units as they are finished, with their cells, or a sentence where one failed."""
+
+
 # --- All of it -----------------------------------------------------------------------------------------------------------
 
 
@@ -192,8 +225,14 @@ def reproduce(
     envs: Sequence[str] = (),
     effort: Effort = Effort(),  # noqa: B008 - a frozen value
     jobs: int = 1,
+    runner: Runner | None = None,
+    checkpoint_every_s: float = 30.0,
 ) -> Path:
-    """Fill `out`/`name`/cells.jsonl with what is missing and draw the report there; gives that directory."""
+    """Fill `out`/`name`/cells.jsonl with what is missing and draw the report there; gives that directory.
+
+    `runner` runs the units, up to `jobs` side by side; processes of this machine by default.
+    """
+    runner = runner or (in_turn if jobs == 1 else functools.partial(side_by_side, jobs=jobs))
     what = find(name)
     directory = out / what.name
     wanted = units(what, seeds, methods, envs)
@@ -203,12 +242,14 @@ def reproduce(
     origin = {"commit": cells.commit(), "versions": cells.versions(), "command": cells.command()}
     done = len(wanted) - len(missing)
     failures: dict[Unit, str] = {}
-    with shown(f"{name}: trainings", done=done, total=len(wanted)) as display:
+    book = ledger.Ledger(wanted, missing, cells.read(directory), jobs)
+    with ledger.watched(book, sys.stderr.isatty()) as display:
         display.say(f"{directory} has {done} of {len(wanted)} trainings.")
         for some in in_order(what, missing):
             given = references(what, directory)
-            work = Work(what, directory, effort, origin, given)
-            for unit, got in (in_turn if jobs == 1 else functools.partial(side_by_side, jobs=jobs))(work, some):
+            work = Work(what, directory, effort, origin, given, checkpoint_every_s)
+            for unit, got in runner(work, some):
+                book.finished(unit, None if isinstance(got, str) else got[0]["wall_s"])
                 if isinstance(got, str):
                     failures[unit] = got
                     display.say(f"{unit}: failed: {got}")
@@ -324,38 +365,10 @@ def _missing(what: Experiment, there: Sequence[Cell], wanted: Sequence[Unit]) ->
     return [unit for unit in wanted if not complete(unit)]
 
 
-class Work(NamedTuple):
-    """What all units of a reproduction have in common."""
-
-    what: Experiment
-    directory: Path
-    """Where the cells go."""
-    effort: Effort
-    origin: dict[str, Any]
-    references: References
-
-    def of_one_thread(self) -> "Work":
-        return self._replace(origin={**self.origin, "versions": {**self.origin["versions"], "threads": "1"}})
-
-    def place(self, unit: Unit) -> Path:
-        return place_of(self.directory, self.what, unit, self.effort, self.origin)
-
-    def task(self, unit: Unit) -> dict[str, Any]:
-        """A unit as JSON values, for a process that knows nothing of this one."""
-        return {
-            "experiment": self.what.source or self.what.name,
-            "unit": [unit.variant.name, unit.method.name, unit.seed],
-            "effort": asdict(self.effort),
-            "origin": self.origin,
-            "references": self.references,
-            "place": str(self.place(unit).absolute()),
-        }
-
-
 def in_turn(work: Work, todo: Sequence[Unit]) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """One unit after the other in this process, with all its threads."""
     for unit in todo:
-        yield unit, run_unit(work.what, unit, work.effort, work.origin, work.references, work.place(unit))
+        yield unit, run_unit(work.what, unit, work.effort, work.origin, work.references, work.where(unit))
 
 
 def of_task(task: dict[str, Any]) -> list[Cell]:
@@ -364,8 +377,13 @@ def of_task(task: dict[str, Any]) -> list[Cell]:
     name, method_name, seed = task["unit"]
     (variant,) = [variant for variant in what.variants if variant.name == name]
     (method,) = [method for method in what.methods if method.name == method_name]
-    effort = Effort(**task["effort"])
-    return run_unit(what, Unit(variant, method, seed), effort, task["origin"], task["references"], Path(task["place"]))
+    unit, effort = Unit(variant, method, seed), Effort(**task["effort"])
+    where = Where(Path(task["where"][0]), task["where"][1])
+    while True:
+        try:
+            return run_unit(what, unit, effort, task["origin"], task["references"], where)
+        except BusyError:  # one that was given out before is about to end, or at work: what it leaves is gone on with
+            time.sleep(1.0)
 
 
 # --- In processes of their own -------------------------------------------------------------------------------------------
@@ -373,6 +391,9 @@ def of_task(task: dict[str, Any]) -> list[Cell]:
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 """Nets this small leave a second thread waiting: two processes of one thread each get more done than one of two."""
 
+
+MOST_DEATHS = 20
+"""So often a unit whose process is killed is begun again; each time it goes on where it was."""
 
 WORKER = "from psiphi.experiments import reproduce; reproduce.end_with_parent(); reproduce.worker()"
 
@@ -393,7 +414,7 @@ class _Worker(NamedTuple):
 
 def side_by_side(work: Work, todo: Sequence[Unit], *, jobs: int) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """Up to `jobs` units at once; what a worker finished comes as cells, what failed as a sentence. Leaving ends the workers."""
-    waiting, work = list(todo), work.of_one_thread()
+    waiting, work, deaths = list(todo), work.of_one_thread(), dict.fromkeys(todo, 0)
     running: dict[Unit, _Worker] = {}
     try:
         while waiting or running:
@@ -402,12 +423,32 @@ def side_by_side(work: Work, todo: Sequence[Unit], *, jobs: int) -> Iterator[tup
                 running[unit] = _start(work.task(unit))
             time.sleep(0.05)
             for unit in [unit for unit, worker in running.items() if worker.process.poll() is not None]:
-                yield unit, _outcome(running.pop(unit))
+                worker = running.pop(unit)
+                if worker.process.returncode < 0 and deaths[unit] < MOST_DEATHS:
+                    _outcome(worker)
+                    deaths[unit] += 1
+                    waiting.insert(0, unit)
+                else:
+                    yield unit, _outcome(worker)
     finally:
         for worker in running.values():
             worker.process.terminate()
         for worker in running.values():
             worker.process.communicate()
+
+
+def alone(task: dict[str, Any]) -> list[Cell] | str:
+    """A unit in a process of its own: its cells, or what went wrong as a sentence. A process that is killed is followed by another."""
+    for _ in range(MOST_DEATHS):
+        worker = _start(task)
+        try:
+            worker.process.wait()
+        finally:
+            worker.process.kill()
+        got = _outcome(worker)
+        if worker.process.returncode >= 0:
+            return got
+    return f"its process was killed {MOST_DEATHS} times."
 
 
 def _start(task: dict[str, Any]) -> _Worker:

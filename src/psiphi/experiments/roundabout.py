@@ -8,7 +8,6 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -146,9 +145,9 @@ class Together(NamedTuple):
     obs: Array
 
 
-def together(run: Run, judged: int, out: Path | None = None) -> tuple[list[dict[str, float]], int, float, float]:
+def together(run: Run, judged: int, **kept: Any) -> tuple[list[dict[str, float]], int, float, float]:
     """Mean returns of the learners on the inferred rewards and of ITD's own policies, by exit; environment steps; seconds of training, and
-    those that processes before this one had put down in `out`."""
+    those that processes before this one had put down. `kept` says where and how often that is done, as in `runs.by_stretches`."""
     started = time.monotonic()
     exits, rounds = run.demonstrators, training.loop_of(run).iterations
     demos = record(run.world, exits, run.episodes, run.seed).demos
@@ -158,7 +157,7 @@ def together(run: Run, judged: int, out: Path | None = None) -> tuple[list[dict[
         length = min(training.CHUNK, rounds - done)
         return jax.block_until_ready(_go_on(run, key, demos, now, jnp.asarray(done), jnp.asarray(length))), done + length, {}
 
-    end, _, earlier_s = runs.by_stretches(out, {"run": asdict(run)}, functools.partial(_begin, run, key, demos), stretch, rounds)
+    end, _, earlier_s = runs.by_stretches({"run": asdict(run)}, functools.partial(_begin, run, key, demos), stretch, rounds, **kept)
     state, nets = end.itd, jax.vmap(functools.partial(dqn.deployed, run.agent.dqn))(end.learners)
     train_s = time.monotonic() - started + earlier_s
     config = run.agent.itd

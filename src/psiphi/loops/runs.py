@@ -41,6 +41,10 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + signum
 
 
+class BusyError(UserError):
+    """Another process is running in a directory."""
+
+
 class Position(NamedTuple):
     """Where a directory's run stands: the step and seconds it had at its checkpoint, and the rows up to there."""
 
@@ -97,6 +101,16 @@ def stoppable() -> Iterator[Callable[[], int | None]]:
             signal.signal(signum, handler)
 
 
+SPARING, SLOW_S = 40, 0.75
+"""After a checkpoint that took longer than this, so many times as long passes before the next: a replay of pictures is large. With 30
+seconds between others, checkpoints take less than 3 % of the time."""
+
+
+def pause_after(took: float) -> float:
+    """Seconds before the next checkpoint, after one that took so long."""
+    return SPARING * took if took > SLOW_S else 0.0
+
+
 class Stretched(NamedTuple):
     """Where a training that goes by stretches ended, its rows, and the seconds that processes before this one had put down."""
 
@@ -106,12 +120,12 @@ class Stretched(NamedTuple):
 
 
 def by_stretches(
-    out: Path | None,
     settings: dict[str, Any],
     begin: Callable[[], Any],
     stretch: Callable[[Any, int], tuple[Any, int, Row]],
     total: int,
     *,
+    out: Path | None = None,
     checkpoint_every_s: float = 30.0,
 ) -> Stretched:
     """A training with a loop of its own, kept in the directory `out` as the loops keep theirs: what was interrupted continues there.
@@ -129,15 +143,16 @@ def by_stretches(
         position, started = rewind(out), time.monotonic()
         done, earlier_s, rows = (position.step, position.wall_s, position.rows) if position else (0, 0.0, [])
         state = restore(out, jax.eval_shape(begin)) if position else strong(begin())
-        saved = started
+        saved, pause = started, 0.0
         while done < total:
             state, done, figures = stretch(state, done)
             rows.append({"step": done, **figures})
             append_rows(out, rows[-1:])
             signum, now = stop(), time.monotonic()
-            if signum is not None or done >= total or now - saved >= checkpoint_every_s:
+            if signum is not None or done >= total or now - saved >= max(checkpoint_every_s, pause):
                 save(out, state, step=done, wall_s=earlier_s + now - started)
-                saved = now
+                saved = time.monotonic()
+                pause = pause_after(saved - now)
             if signum is not None:
                 raise Interrupted(signum)
         return Stretched(state, rows, earlier_s)
@@ -244,7 +259,7 @@ def _locked(directory: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise UserError(f"Another process is running in {directory}; wait for it or choose another directory.") from error
+                raise BusyError(f"Another process is running in {directory}; wait for it or choose another directory.") from error
         _HELD[directory.absolute()] = _Held(directory / LOCK, file)
         try:
             yield

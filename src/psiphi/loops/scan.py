@@ -371,10 +371,6 @@ def _restored(stage: _Run, out: Path, position: runs.Position, keys: Array, demo
     return runs.restore(out, jax.eval_shape(stage.program.begin, keys, demos))
 
 
-SPARING = 20
-"""After a checkpoint that took more than a second, so many times as long passes before the next: a replay of pictures is large."""
-
-
 def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
     """Chunk after chunk from wherever the carry is; each leaves its rows and, when it is time, a checkpoint."""
     total, study = stage.config.iterations, stage.config.study
@@ -400,7 +396,7 @@ def _train(stage: _Run, carry: Carry, rows: list[runs.Row]) -> Result:
         if stage.out and (stopped or over or now - saved >= max(stage.checkpoint_every_s, pause)):
             runs.save(stage.out, stage.program.kept(carry), step=done, wall_s=now - stage.started)
             saved, took = time.monotonic(), time.monotonic() - now
-            pause = SPARING * took if took > 1 else 0.0
+            pause = runs.pause_after(took)
         _raise_if(stage)
     return Result(carry, rows)
 
