@@ -54,6 +54,8 @@ def train(arguments: Sequence[str]) -> None:
         print(json.dumps(described(training.completed(run)), indent=2))
         return
     if keeping.seeds > 1:
+        if keeping.track != "none":
+            raise UserError(f"--track {keeping.track} follows one seed, but --seeds is {keeping.seeds}, expected 1.")
         train_seeds(run, keeping)
         return
     directory = keeping.out / "model"
