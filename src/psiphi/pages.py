@@ -236,7 +236,7 @@ def _lines(found: Sequence[Cell], results: report.Results | None) -> list[Line]:
         settings = {key: value for key, value in flat(mine[0]["config"]).items() if not key.startswith("saw")}
         seconds = [cell.get("train_s", cell["wall_s"]) for cell in by_seed.values()]
         steps = [cell["env_steps"] for cell in by_seed.values()]
-        lines.append(Line(f"{mine[0]['experiment']} · {env}", labels.get(method, method), over, of, curves, settings, steps, seconds))
+        lines.append(Line(f"{mine[0]['experiment']} · {env}", str(labels.get(method, method)), over, of, curves, settings, steps, seconds))
     return lines
 
 

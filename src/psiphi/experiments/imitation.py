@@ -189,6 +189,6 @@ def run(setting: Setting, seed: int, **kept: Any) -> Predicted:
     first = functools.partial(begin, setting, loop_key, jnp.asarray(0), shown)
     settings = {"setting": asdict(setting), "seed": seed}
     _, rows, earlier_s = runs.by_stretches(settings, first, stretch, setting.updates, **kept)
-    columns = [[row[name] for row in rows] for name in ("step", "shown", "held_out")]
+    done, on_shown, on_held_out = ([row[name] for row in rows] for name in ("step", "shown", "held_out"))
     steps = (setting.updates + phases * loop_of(setting).prefill_rollouts) * setting.num_envs if drives(setting) else 0
-    return Predicted(*columns, steps, earlier_s)
+    return Predicted(done, on_shown, on_held_out, steps, earlier_s)

@@ -276,10 +276,12 @@ def imitate(
     together = run.algorithm == "itd-dqn"
     if together and unit.variant.moved:
         raise UserError(f"{unit.variant.name} changes the world after inference, but {run.algorithm} infers and learns at once.")
-    returns, *cost = roundabout.together(run, JUDGED, **_in(where, "training")) if together else _imitated(what, unit, run, effort, where)
+    returns, env_steps, train_s, earlier_s = (
+        roundabout.together(run, JUDGED, **_in(where, "training")) if together else _imitated(what, unit, run, effort, where)
+    )
     by = {} if unit.method.name == what.reference else references
     figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
-    return Done(figures, *cost)
+    return Done(figures, env_steps, train_s, earlier_s)
 
 
 def rule(
