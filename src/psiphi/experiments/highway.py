@@ -52,6 +52,8 @@ class Met(NamedTuple):
     returns: Returns
     env_steps: int = 0
     train_s: float = 0.0
+    earlier_s: float = 0.0
+    """Of the seconds of training, those of processes before this one."""
 
 
 def wishes(config: HighwayConfig, goals: tuple[str, ...]) -> Float[Array, "G 2"]:
@@ -85,11 +87,11 @@ def given(config: HighwayConfig) -> Given:
     return Given(jnp.ones(config.lanes + 7), features(config.lanes), True)
 
 
-def trained_on(run: Run) -> Trained:
-    """A training, with the cumulants above where the run's are given."""
+def trained_on(run: Run, **kept: Any) -> Trained:
+    """A training, with the cumulants above where the run's are given; `kept` says where and how often it is put down."""
     inner = getattr(run.agent, "itd", run.agent)
     if not (isinstance(inner, itd.ITDConfig) and itd.has_given(inner)):
-        return training.train(run, progress=False)
+        return training.train(run, progress=False, **kept)
 
     def make(spec: EnvSpec, agents: int, pace: Pace) -> Any:
         def initial(key: Array, heads: int) -> Any:
@@ -97,20 +99,25 @@ def trained_on(run: Run) -> Trained:
 
         return (itd.make if run.agent is inner else psiphi_agent.make)(run.agent, spec, agents, pace, initial)
 
-    return training.train(run, make=make, progress=False)
+    return training.train(run, make=make, progress=False, **kept)
 
 
 # --- Rows ----------------------------------------------------------------------------------------------------------------
 
 
-def meet(run: Run, goals: tuple[str, ...], few: FewShotConfig, changes: Mapping[str, Any], episodes: int, repetitions: int) -> Met:
-    """The row of a run: of a model, of a DQN on each goal, or, with `changes`, of a DQN that moves to each goal from its own."""
+def meet(
+    run: Run, goals: tuple[str, ...], few: FewShotConfig, changes: Mapping[str, Any], episodes: int, repetitions: int, **kept: Any
+) -> Met:
+    """The row of a run: of a model, of a DQN on each goal, or, with `changes`, of a DQN that moves to each goal from its own.
+
+    `kept` says where and how often a model is put down; a DQN's row is one compiled program, which starts over.
+    """
     if run.algorithm == "dqn":
         return moved(run, goals, changes, episodes) if changes else on_each(run, goals, episodes)
-    left = trained_on(run)
+    left = trained_on(run, **kept)
     key = jax.random.fold_in(jax.random.key(run.seed), 3)
     returns = adapted(left.run.world, answers.model_of(left), goals, few, key, repetitions)
-    return Met(returns, left.env_steps, left.wall_s)
+    return Met(returns, left.env_steps, left.wall_s, left.earlier_s)
 
 
 def adapted(config: HighwayConfig, model: Model, goals: tuple[str, ...], few: FewShotConfig, key: Array, repetitions: int) -> Returns:

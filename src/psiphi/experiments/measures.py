@@ -480,7 +480,9 @@ def _adapted(run: Run, net: Any, demos: Demos, weights: Array, key: Array) -> Ar
 # --- Who meets a new goal on Highway -------------------------------------------------------------------------------------
 
 
-def goals(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float]) -> Done:
+def goals(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
+) -> Done:
     """Returns on each new goal, by the number of rewarded episodes, over those of the DQN that learned it."""
     if unit.method.name != what.reference and not references:
         raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
@@ -489,14 +491,14 @@ def goals(what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effor
         met = highway.best_demonstrator(_traffic(unit.variant), what.goals, unit.seed, episodes)
     else:
         run = run_of(what, unit.variant, unit.method, effort, unit.seed)
-        met = highway.meet(run, what.goals, few_shot_of(unit.method), unit.method.learner, episodes, repetitions)
+        met = highway.meet(run, what.goals, few_shot_of(unit.method), unit.method.learner, episodes, repetitions, **_in(where, "training"))
     by = {} if unit.method.name == what.reference else references
     figures = [
         (figure._replace(shots=shots), value, extra)
         for shots, returns in met.returns.items()
         for figure, value, extra in _return_figures(dict(zip(what.goals, returns, strict=True)), by)
     ]
-    return Done({unit.method.name: figures}, met.env_steps, met.train_s)
+    return Done({unit.method.name: figures}, met.env_steps, met.train_s, met.earlier_s)
 
 
 HOW: dict[str, Callable[..., Done]] = {
