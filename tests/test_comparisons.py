@@ -83,7 +83,7 @@ def test_a_curve_yields_its_figures_and_keeps_itself(monkeypatch):
 
 
 def test_returns_are_divided_by_those_of_the_reference_with_the_same_seed(monkeypatch):
-    monkeypatch.setattr(measures, "_imitated", lambda what, unit, *_: ([{"R": 1.5, "G": 0.5}], 7, 2.0))
+    monkeypatch.setattr(measures, "_imitated", lambda what, unit, *_: ([{"R": 1.5, "G": 0.5}], 7, 2.0, 0.0))
     variant = TABLE_1.variants[0]
     of_bc, of_dqn = unit(TABLE_1, variant, "bc"), unit(TABLE_1, variant, "dqn")
     done = measures.imitate(TABLE_1, of_bc, [of_bc.method], Effort(), {"R": 2.0, "G": 1.0})
@@ -111,8 +111,8 @@ def test_table_1_from_trainings_to_the_page(tmp_path, monkeypatch):
 
     def imitated(what, unit, *_):
         if unit.method.name == "itd":
-            return [dict.fromkeys("RG", 1.9), dict.fromkeys("RG", 1.8)], 9, 3.0
-        return [dict.fromkeys("RG", returns[unit.method.name])], 7, 2.0
+            return [dict.fromkeys("RG", 1.9), dict.fromkeys("RG", 1.8)], 9, 3.0, 0.0
+        return [dict.fromkeys("RG", returns[unit.method.name])], 7, 2.0, 0.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
     directory = reproduce.reproduce("table-1", tmp_path, [0, 1], methods=["bc", "sqil", "itd"], envs=["coingrid"])

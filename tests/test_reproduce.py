@@ -189,10 +189,10 @@ def instant(monkeypatch):
     monkeypatch.setitem(measures.HOW, "adapt", lambda what, unit, *_: measures.Done({unit.method.name: adapted}, 7, 1.0))
 
     def imitated(what, unit, *_):
-        return [dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)] * 2, 7, 1.0
+        return [dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)] * 2, 7, 1.0, 0.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0))
+    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0, 0.0))
     monkeypatch.setattr(imitation, "run", lambda *_, **__: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
     return trained
 
