@@ -228,10 +228,8 @@ def rollout_returns(
 
 def features_of(step: Step) -> np.ndarray | None:
     """What each environment's info calls the "features" of the step, ``[N, f]``; None if it does not."""
-    found = [_info_of(step.info, i).get("features") for i in range(len(step.real))]
-    if any(one is None for one in found):  # the info of a reset, where every episode ended, has none
-        return None
-    return np.stack(found).astype(np.float64)
+    parts = [_info_of(step.info, i) for i in range(len(step.real))]  # the info of a reset, where every episode ended, has none
+    return np.stack([part["features"] for part in parts]).astype(np.float64) if all("features" in part for part in parts) else None
 
 
 def run(
