@@ -53,7 +53,7 @@ def test_in_the_changed_world_policies_are_judged_as_they_are_and_the_reference_
 
     def train(run, **_):
         trained.append(run)
-        return SimpleNamespace(run=run, net=None, wall_s=1.0, env_steps=5)
+        return SimpleNamespace(run=run, net=None, wall_s=1.0, env_steps=5, earlier_s=0.0)
 
     monkeypatch.setattr(measures, "train", train)
     monkeypatch.setattr(measures, "_returns", lambda run, who, nets: played.append(run) or dict.fromkeys(who, 2.0))
@@ -72,7 +72,7 @@ def test_a_reward_inferred_in_the_old_world_is_learned_on_in_the_changed_one(mon
 
     def train(run, model=None, **_):
         runs.append((run.algorithm, run.world.coins, model))
-        return SimpleNamespace(run=run, net=None, wall_s=1.0, env_steps=5)
+        return SimpleNamespace(run=run, net=None, wall_s=1.0, env_steps=5, earlier_s=0.0)
 
     monkeypatch.setattr(measures, "train", train)
     monkeypatch.setattr(measures, "warn_of_collapse", lambda trained: None)

@@ -27,7 +27,7 @@ def unit(what, variant, name: str, seed: int = 0) -> Unit:
 
 def trained(rows: list, env_steps: int = 100) -> SimpleNamespace:
     """What a training leaves, as far as curves look into it."""
-    return SimpleNamespace(rows=rows, env_steps=env_steps, wall_s=1.0, net=None)
+    return SimpleNamespace(rows=rows, env_steps=env_steps, wall_s=1.0, earlier_s=0.0, net=None)
 
 
 # --- Curves --------------------------------------------------------------------------------------------------------------

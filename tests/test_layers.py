@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.infer": WORDS | {"agents", "checkpoint", "api", "arguments", "demos", "report", "experiments.cells"},
     "experiments": WORDS
     | CORE
-    | {"model", "stats", "progress", "films", "agents", "envs", "loops", "worlds", "training", "api", "report", "experiments"},
+    | {"model", "stats", "progress", "films", "agents", "envs", "loops", "worlds", "training", "api", "playing", "report", "experiments"},
     "__main__": {"cli"},
     "cli": WORDS
     | {

@@ -62,7 +62,7 @@ class Reproduce:
     methods: str = ""
     """Only these, separated by commas; all if empty."""
     envs: Annotated[str, tyro.conf.arg(aliases=("--env",))] = ""
-    """Only these worlds, separated by commas; all if empty."""
+    """Only these worlds, separated by commas; all if empty. Of table-1, fruitbot is table-1-fruitbot."""
     panel: str = ""
     """Of figure-3, only these panels: single-task, adversarial, multi-task, or fruitbot, which is figure-3-fruitbot."""
     film: bool = False
@@ -103,6 +103,10 @@ def reproduce(config: Reproduce) -> None:
         if panels != ["fruitbot"]:
             raise UserError(f"--panel is {config.panel!r}, expected fruitbot by itself: it has other methods than the others.")
         config, panels = replace(config, name="figure-3-fruitbot"), []
+    if config.name == "table-1" and "fruitbot" in envs:
+        if envs != ["fruitbot"]:
+            raise UserError(f"--env is {config.envs!r}, expected fruitbot by itself: it has other methods than the others.")
+        config, envs = replace(config, name="table-1-fruitbot"), []
     if not config.name.startswith("figure-3") and (panels or config.film):
         raise UserError(f"{config.name} has no panels to choose from and no film; --panel and --film are for figure-3.")
     envs += [f"highway-{panel}" for panel in panels]

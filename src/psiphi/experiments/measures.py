@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi import gpi, stats, training
+from psiphi import gpi, playing, stats, training
 from psiphi import model as models
 from psiphi.agents import ALGORITHMS, bc, itd, sqil
 from psiphi.api import trained as answers
@@ -31,6 +31,7 @@ from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
 from psiphi.training import Run, Trained, train
 from psiphi.types import Demos, Env, Pace
+from psiphi.worlds import World
 from psiphi.worlds import coingrid as world
 
 Measured = list[tuple[Figure, float, Any]]
@@ -39,8 +40,8 @@ Measured = list[tuple[Figure, float, Any]]
 OFFLINE_STEPS = 8_192
 """Over so many steps a learner that takes none is drawn."""
 
-JUDGED = 512
-"""Episodes on which a trained policy is judged."""
+JUDGED, HOSTED = 512, 64
+"""Episodes on which a trained policy is judged, in compiled worlds and in Gymnasium's."""
 
 
 class Unit(NamedTuple):
@@ -321,7 +322,8 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Whe
     if algorithm.watches(run.agent) and place.record is not None:
         shown = place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
     if algorithm.successor_features:
-        return _on_inferred(run, who, shown, {**unit.variant.moved, **unit.method.learner, **_steps(effort)}, where)
+        learner = next((method.algorithm for method in what.methods if method.name == what.reference), "dqn")
+        return _on_inferred(run, who, shown, learner, {**unit.variant.moved, **unit.method.learner, **_steps(effort)}, where)
     if algorithm.tells_apart:
         trained = train(run, **_in(where, "training"), demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
@@ -330,7 +332,8 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Whe
     for k, name in enumerate(who):
         # An imitator of one demonstrator is given that one's steps and no number.
         mine = None if shown is None else jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
-        all_trained.append(train(dataclasses.replace(run, task=name), **_in(where, f"demonstrator-{k}"), demos=mine, progress=False))
+        wanted = dataclasses.replace(run, task=_wanted(place, run.world, name))
+        all_trained.append(train(wanted, **_in(where, f"demonstrator-{k}"), demos=mine, progress=False))
     return [_returns(moved, who, [trained.net for trained in all_trained])], *_cost(all_trained)
 
 
@@ -343,20 +346,29 @@ def _steps(effort: Effort) -> dict[str, Any]:
     return {} if effort.steps is None else {"steps": effort.steps}
 
 
-def _on_inferred(run: Run, who: Sequence[str], shown: Demos | None, changes: Mapping[str, Any], where: Where | None) -> Returns:
-    """A DQN on each inferred reward, and ITD's own policies."""
+def _on_inferred(
+    run: Run, who: Sequence[str], shown: Demos | None, algorithm: str, changes: Mapping[str, Any], where: Where | None
+) -> Returns:
+    """A learner on each inferred reward, the same as learns on the true one, and ITD's own policies."""
     inferred = train(run, **_in(where, "training"), demos=shown, progress=False)
     warn_of_collapse(inferred)
     learned = answers.model_of(inferred)
+    place = training.worlds.find(run.env)
     returns, own = {}, {}
     all_trained = [inferred]
     for k, name in enumerate(who):
-        learner = training.changed(training.default_run("dqn", run.env, task=name, demonstrator=k, seed=run.seed), changes)
+        task = _wanted(place, run.world, name)
+        learner = training.changed(training.default_run(algorithm, run.env, task=task, demonstrator=k, seed=run.seed), changes)
         trained = train(learner, **_in(where, f"demonstrator-{k}"), model=learned, progress=False)
         returns[name] = _returns(learner, [name], [trained.net])[name]
-        own[name] = float(np.mean(_own_returns(learner.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
+        own[name] = _imitations_return(learner, learned, name, k)
         all_trained.append(trained)
     return [returns, own], *_cost(all_trained)
+
+
+def _wanted(place: World, config: Any, demonstrator: str) -> str:
+    """The task of a demonstrator."""
+    return demonstrator if place.wants is None else place.wants(config, demonstrator)
 
 
 def _returns(run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, float]:
@@ -365,11 +377,28 @@ def _returns(run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, flo
     longest = place.longest(run.world)
     result = {}
     for name, net in zip(who, nets, strict=True):
-        env = place.env(run.world, name)
-        assert isinstance(env, Env)
-        judge = jax.jit(lambda net, key, env=env: _played(env, net, temperature, key, longest))
-        result[name] = float(np.mean(judge(net, judging_key(run.seed))))
+        env = place.env(run.world, _wanted(place, run.world, name))
+        if isinstance(env, Env):
+            judge = jax.jit(lambda net, key, env=env: _played(env, net, temperature, key, longest))
+            result[name] = float(np.mean(judge(net, judging_key(run.seed))))
+        else:
+            result[name] = _hosted(run, name, lambda obs, key, net=net: gpi.draw(net(obs), key, temperature))
     return result
+
+
+def _imitations_return(run: Run, learned: Model, name: str, k: int) -> float:
+    """What ITD's own imitation of a demonstrator earns by what that one wants."""
+    place = training.worlds.find(run.env)
+    if isinstance(place.env(run.world, _wanted(place, run.world, name)), Env):
+        return float(np.mean(_own_returns(run.world, learned, jnp.asarray(world.weights_of(name)), k, judging_key(run.seed))))
+    return _hosted(run, name, lambda obs, key: jnp.argmax(models.imitate(learned, obs, jnp.full(obs.shape[0], k)), axis=-1))
+
+
+def _hosted(run: Run, name: str, act: playing.Act) -> float:
+    """The mean return of a policy in a Gymnasium world, by what a demonstrator wants."""
+    place = training.worlds.find(run.env)
+    task = _wanted(place, run.world, name)
+    return playing.figures(playing.Where(place, run.world, task, ()), act, run.seed, HOSTED, task)["return"]
 
 
 def _played(env: Env, net: Any, temperature: float, key: Array, longest: int) -> Array:

@@ -106,6 +106,8 @@ class World:
     """``wants(config, demonstrator)``: the task of a demonstrator; None: no task says what they want."""
     record: Callable[[Any, tuple[str, ...], int, int, str], Recorded] | None = None
     """``record(config, demonstrators, episodes, seed, split)``: so many episodes of each; split "test" are others than "train"."""
+    earned: Callable[[Any, tuple[str, ...], int, int], dict[str, float]] | None = None
+    """``earned(config, demonstrators, episodes, seed)``: the mean return of each by what it wants; None: it is not counted."""
     watched: Callable[[Any], tuple[str, ...]] = _none
     """The names of those who are seen while one acts, in the order of the numbers that the environment gives them; empty: none are."""
     figures: Callable[[Any, str, Mapping[str, Array]], Metrics] = _plain

@@ -16,6 +16,7 @@ from psiphi.experiments.paper import (
     itd_coingrid,
     table_1,
     table_1_curve,
+    table_1_fruitbot,
     table_2,
     table_2_highway,
 )
@@ -63,7 +64,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 """What `psiphi reproduce` knows, by name."""
 
-WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (figure_3_fruitbot,)}
+WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (figure_3_fruitbot, table_1_fruitbot)}
 """What needs more than psiphi's own dependencies; `psiphi reproduce all` leaves it out."""
 
 __all__ = [
