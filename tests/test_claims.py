@@ -1,7 +1,5 @@
 """The experiments behind the pages of claims: what they run, and where they judge."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -14,12 +12,23 @@ from psiphi.experiments.measures import Unit
 from psiphi.experiments.paper import figure_few, figure_sizes, table_1_curve
 from psiphi.experiments.runs import Effort
 from psiphi.model import Model
+from psiphi.training import Trained
 from psiphi.types import EnvSpec
 from psiphi.worlds import coingrid
 from tables import tabular_net
 
 NAMES = ("figure-few", "table-1-curve", "figure-sizes", "figure-roundabout", "figure-3-again", "figure-pays")
 CURVE = paper.EXPERIMENTS["table-1-curve"]
+
+
+class NotMade(Trained):
+    """What a training left that was not made."""
+
+    net = None
+
+
+def trained_as(run):
+    return NotMade(**dict.fromkeys(Trained._fields) | {"run": run, "wall_s": 1.0, "env_steps": 5, "earlier_s": 0.0})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,7 +62,7 @@ def test_in_the_changed_world_policies_are_judged_as_they_are_and_the_reference_
 
     def train(run, **_):
         trained.append(run)
-        return SimpleNamespace(run=run, net=None, wall_s=1.0, env_steps=5, earlier_s=0.0)
+        return trained_as(run)
 
     monkeypatch.setattr(measures, "train", train)
     monkeypatch.setattr(measures, "_returns", lambda run, who, nets: played.append(run) or dict.fromkeys(who, 2.0))
@@ -72,7 +81,7 @@ def test_a_reward_inferred_in_the_old_world_is_learned_on_in_the_changed_one(mon
 
     def train(run, model=None, **_):
         runs.append((run.algorithm, run.world.coins, model))
-        return SimpleNamespace(run=run, net=None, wall_s=1.0, env_steps=5, earlier_s=0.0)
+        return trained_as(run)
 
     monkeypatch.setattr(measures, "train", train)
     monkeypatch.setattr(measures, "warn_of_collapse", lambda trained: None)

@@ -386,7 +386,7 @@ def _returns(run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, flo
     return result
 
 
-def _imitations_return(run: Run, learned: Model, name: str, k: int) -> float:
+def _imitations_return(run: Run, learned: Any, name: str, k: int) -> float:
     """What ITD's own imitation of a demonstrator earns by what that one wants."""
     place = training.worlds.find(run.env)
     if isinstance(place.env(run.world, _wanted(place, run.world, name)), Env):
