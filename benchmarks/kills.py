@@ -86,7 +86,7 @@ def reproduced(source: Path, out: Path, seeds: int, runner: Any, jobs: int) -> P
 @contextlib.contextmanager
 def ray_cluster(killer: Killer) -> Any:
     """A head and two nodes of one core each; half-way through the kills one of the nodes is lost and another joins."""
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]

@@ -41,7 +41,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import tiny
+import tiny  # pyright: ignore[reportMissingImports]
 from psiphi import checkpoint, disk, training
 from psiphi.agents import ALGORITHMS
 from psiphi.errors import UserError
@@ -297,7 +297,7 @@ def failing(faults: Faults) -> Iterator[None]:
         del disk.open  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def tree(step: int) -> dict[str, np.ndarray]:
+def tree(step: int) -> dict[str, Any]:
     """The state at a step: a small array, and a large one of which a part changes."""
     large = np.zeros((64, 64), np.float32)
     large[: step * 8] = np.arange(step * 8, dtype=np.float32)[:, None]

@@ -50,11 +50,11 @@ def prepared(world: str) -> tuple[Any, Any]:
 
     run = training.completed(training.default_run("psiphi", world))
     place = worlds.find(world)
-    env = place.env(run.world, run.task)
+    spec = training.place_of(place.env(run.world, run.task), run.num_envs).spec
     demonstrators = len(run.demonstrators or place.demonstrators(run.world))
     pace = Pace(num_envs=run.num_envs, updates=10_000)
-    agent = psiphi.make(run.agent, env.spec, demonstrators, pace)
-    rollout, demos = random_data(env.spec, demonstrators, pace.num_envs)
+    agent = psiphi.make(run.agent, spec, demonstrators, pace)
+    rollout, demos = random_data(spec, demonstrators, pace.num_envs)
     return agent, jax.jit(lambda key: agent.observe(agent.init(key, demos), rollout))(jax.random.key(0))
 
 

@@ -1,5 +1,7 @@
 """The experiments behind the pages of claims: what they run, and where they judge."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -24,11 +26,12 @@ CURVE = paper.EXPERIMENTS["table-1-curve"]
 class NotMade(Trained):
     """What a training left that was not made."""
 
-    net = None
+    net: Any = None  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
 
 
 def trained_as(run):
-    return NotMade(**dict.fromkeys(Trained._fields) | {"run": run, "wall_s": 1.0, "env_steps": 5, "earlier_s": 0.0})
+    left: dict[str, Any] = dict.fromkeys(Trained._fields)
+    return NotMade(**left | {"run": run, "wall_s": 1.0, "env_steps": 5, "earlier_s": 0.0})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,7 +16,7 @@ import psiphi
 from psiphi import api, cumulants
 from psiphi.agents import itd, wants
 from psiphi.agents.itd import ITDConfig
-from psiphi.api.itd import chosen_gamma
+from psiphi.api.itd import chosen_gamma, offline
 from psiphi.api.judging import shown_and_held
 from psiphi.demos.record import record
 from psiphi.errors import UserError
@@ -125,7 +125,7 @@ def test_who_collects_what_is_told_from_boards(tmp_path):
     np.testing.assert_array_equal(
         again.reward("red")(before[0], [0], after[0], [False]), fitted.reward("red")(before[0], [0], after[0], [False])
     )
-    default = api.itd.offline(None, collectors(2))
+    default = offline(None, collectors(2))
     assert default.cumulants == "changes"
     with pytest.raises(UserError, match="observations are boards"):
         psiphi.ITD(dataclasses.replace(SMALL, levels=("x",))).fit(collectors(2), progress=False)

@@ -29,7 +29,7 @@ LOST = 3
 def cluster(address: str, workers: int) -> Iterator[Place]:
     """A Ray cluster for as long as the block lasts: the one at `address`, or one of so many processes on this machine."""
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError("--on ray needs Ray, expected it to be installed: pip install 'psiphi[ray]'.") from error
     kept = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "JAX_PLATFORMS")
@@ -50,7 +50,7 @@ def cluster(address: str, workers: int) -> Iterator[Place]:
 
 def _placed(workers: int, plan: Plan, tasks: Sequence[Task]) -> list[Found]:
     """A round: one trial of Tune for each group that has not finished it."""
-    from ray import tune
+    from ray import tune  # pyright: ignore[reportMissingImports]
 
     left = [task for task in tasks if len(trials.standing(task.group)) < task.upto]
     if left:
@@ -73,7 +73,7 @@ def _placed(workers: int, plan: Plan, tasks: Sequence[Task]) -> list[Found]:
 
 def _work(config: dict[str, Any]) -> None:
     """What a worker does: one round of one group. JAX is loaded here, not in the process that decides."""
-    from ray import tune
+    from ray import tune  # pyright: ignore[reportMissingImports]
 
     task = config["work"]["task"]
     group = Group(tuple(task["members"]), Path(task["out"]))

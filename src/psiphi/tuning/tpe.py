@@ -17,7 +17,7 @@ NO_SCORE = -1e30
 def search(plan: Plan, out: Path, *, together: bool, progress: bool) -> list[Row]:
     """All trials. The sampler is seeded and asked in order, so a search that continues asks the same again."""
     try:
-        import optuna
+        import optuna  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError("--search tpe needs Optuna, expected it to be installed: pip install 'psiphi[optuna]'.") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
