@@ -169,6 +169,8 @@ def kills(wanted: int, seconds: float, out: Path) -> None:
             if life_unbroken(run, whole) != 0:
                 raise SystemExit(f"{algorithm} on {run.env} could not be trained.")
             unbroken_s = time.monotonic() - began
+            if time.monotonic() - started > seconds:
+                break
             count, equal, finished = {"between": 0, "saving": 0}, True, 0
             began = time.monotonic()
             while sum(count.values()) < each and time.monotonic() - started <= seconds:
