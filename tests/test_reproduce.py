@@ -17,7 +17,7 @@ from psiphi.agents import itd, psiphi
 from psiphi.api import trained as answers
 from psiphi.configs import from_json
 from psiphi.errors import UserError
-from psiphi.experiments import cells, imitation, measures, paper, pictures, reproduce, roundabout
+from psiphi.experiments import cells, highway, imitation, measures, paper, pictures, reproduce, roundabout
 from psiphi.experiments.paper import shared
 from psiphi.experiments.reproduce import Effort, Unit
 from psiphi.experiments.runs import few_shot_of, run_of
@@ -194,6 +194,14 @@ def instant(monkeypatch):
     monkeypatch.setattr(measures, "_imitated", imitated)
     monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0, 0.0))
     monkeypatch.setattr(imitation, "run", lambda *_, **__: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
+
+    def met(*shots):
+        return lambda _, goals, *__: highway.Met({n: [1.0] * len(goals) for n in shots}, 7, 1.0)
+
+    for row, shots in (("on_each", (None,)), ("best_demonstrator", (None,)), ("moved", highway.SHOTS)):
+        monkeypatch.setattr(highway, row, met(*shots))
+    monkeypatch.setattr(highway, "adapted", lambda config, model, goals, *_: {n: [1.0] * len(goals) for n in highway.SHOTS})
+    monkeypatch.setattr(highway, "trained_on", train)
     return trained
 
 
@@ -201,7 +209,9 @@ def instant(monkeypatch):
 def test_a_unit_yields_the_cells_that_the_data_promise(instant, name):
     what = paper.EXPERIMENTS[name]
     for unit in reproduce.units(what, [3], envs=[what.variants[0].name]):
-        got = reproduce.run_unit(what, unit, Effort(), ORIGIN, {f"{unit.variant.name} 3": dict.fromkeys(what.demonstrators, 2.0)})
+        got = reproduce.run_unit(
+            what, unit, Effort(), ORIGIN, {f"{unit.variant.name} 3": dict.fromkeys((*what.demonstrators, *what.goals), 2.0)}
+        )
         figures = [(row["method"], paper.Figure(row["metric"], row["task"], row.get("shots"))) for row in got]
         promised = [(one.method.name, figure) for one in reproduce.judged(what, unit) for figure in what.figures(one.method, one.variant)]
         assert sorted(figures, key=str) == sorted(promised, key=str)
