@@ -84,7 +84,7 @@ def test_python_m_psiphi_is_psiphi():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("fly", "'fly' is not a command; expected one of demo, train, demos, infer"),
+        ("fly", "'fly' is not a command; expected one of demo, train, tune, demos, infer"),
         ("train a2c", "'a2c' is not an algorithm; expected one of itd, psiphi, dqn"),
         ("train itd --env mars", "'mars' is not a world; expected one of coingrid, coingrid-25, .*CartPole-v1, or module:function"),
         ("train itd --preset best", "preset is 'best', expected default or paper"),

@@ -1,6 +1,6 @@
 """Table 2 on Highway, beyond the paper: a new driving goal after one rewarded episode."""
 
-from psiphi.experiments.paper.experiment import ALL, FEW, SOME, Experiment, Figure, Method, Table, Variant
+from psiphi.experiments.paper.experiment import ALL, FEW, SOME, Experiment, Figure, Method, Panel, Table, Variant
 
 NEW = tuple(f"speed={speed},lane={lane}" for lane, speeds in enumerate(((22, 26), (22, 30), (26, 30), (22, 30))) for speed in speeds)
 """Eight goals that no other car has, each with a speed and a lane that some other car has."""
@@ -46,6 +46,7 @@ EXPERIMENT = Experiment(
         ),
         Table("Share after one episode, by goal", tuple((goal, Figure("normalised_return", goal, FEW)) for goal in NEW)),
     ),
+    panels=(Panel("share of the DQN's return\nafter one episode", (Figure("normalised_return", ALL, FEW),)),),
     goals=NEW,
     reference="dqn",
 )
