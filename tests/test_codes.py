@@ -15,6 +15,7 @@ from psiphi.api.itd import offline
 from psiphi.errors import UserError
 from psiphi.nets import of_heads
 from psiphi.types import EnvSpec
+from tiny import corners
 
 SPEC = EnvSpec((3,), np.float32, 2)
 CONFIG = ITDConfig(torso_hidden=(8,), phi_hidden=(8,), psi_hidden=(8,), code=4, axis_preferences=False)
@@ -46,24 +47,6 @@ def test_an_update_is_of_as_many_agents_for_few_as_for_many():
         whose = itd.drawn_agents(CONFIG, agents, jax.random.key(0))
         assert whose is not None and whose.shape == (CONFIG.agents_per_update,) and 0 <= int(whose.min()) <= int(whose.max()) < agents
     assert itd.drawn_agents(dataclasses.replace(CONFIG, code=0), 2, jax.random.key(0)) is None
-
-
-def corners(wanted: list[tuple[int, int]], episodes: int, seed: int = 0) -> psiphi.Demonstrations:
-    """Walks on a board of 5 by 5, each to one corner; each of `wanted` is one kind, in turn, and all have the same id."""
-    rng = np.random.default_rng(seed)
-    ways = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
-    obs, action = [], []
-    for e in range(episodes):
-        goal, at = np.array(wanted[e % len(wanted)]), rng.integers(1, 4, 2)
-        seen, done = [at], []
-        while (at != goal).any():
-            good = np.flatnonzero((ways * (goal - at) > 0).any(axis=1))
-            done.append(int(rng.choice(good)) if rng.random() < 0.9 else int(rng.integers(4)))
-            at = np.clip(at + ways[done[-1]], 0, 4)
-            seen.append(at)
-        obs.append(np.array(seen, np.float32))
-        action.append(np.array(done))
-    return psiphi.Demonstrations.from_lists(obs, action, ["x"] * episodes, terminated=[True] * episodes, num_actions=4)
 
 
 @pytest.fixture(scope="module")

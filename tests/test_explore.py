@@ -5,7 +5,6 @@ import dataclasses
 import html.parser
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -165,16 +164,7 @@ def test_it_is_a_widget_in_a_notebook_and_a_figure(itd, demos):
 
 @pytest.fixture(scope="module")
 def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no Chromium with its driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--window-size=1150,2400"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    found = tiny.chromium(2400)
     yield found
     found.quit()
 

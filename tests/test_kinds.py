@@ -8,27 +8,9 @@ import pytest
 
 import psiphi
 from psiphi.api import kinds
-from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.experiments import infer
-
-
-def corners(wanted: list[tuple[int, int]], episodes: int, seed: int = 0) -> Demonstrations:
-    """Walks on a board of 5 by 5, each to one corner; each of `wanted` is one kind, in turn, and all have the same id."""
-    rng = np.random.default_rng(seed)
-    ways = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
-    obs, action = [], []
-    for e in range(episodes):
-        goal, at = np.array(wanted[e % len(wanted)]), rng.integers(1, 4, 2)
-        seen, done = [at], []
-        while (at != goal).any():
-            good = np.flatnonzero((ways * (goal - at) > 0).any(axis=1))
-            done.append(int(rng.choice(good)) if rng.random() < 0.9 else int(rng.integers(4)))
-            at = np.clip(at + ways[done[-1]], 0, 4)
-            seen.append(at)
-        obs.append(np.array(seen, np.float32))
-        action.append(np.array(done))
-    return Demonstrations.from_lists(obs, action, ["x"] * episodes, terminated=[True] * episodes, num_actions=4)
+from tiny import corners
 
 
 @pytest.fixture(scope="module", autouse=True)

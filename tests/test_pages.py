@@ -3,12 +3,12 @@
 import html.parser
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tiny
 from psiphi import cli, pages, stats
 from psiphi.errors import UserError
 from psiphi.experiments import cells
@@ -161,16 +161,8 @@ def test_without_jinja_the_command_is_named(monkeypatch, directories):
 @pytest.mark.browser
 def test_in_a_browser_values_are_read_by_pointer_and_keys_and_no_name_runs(directories, tmp_path):
     webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no Chromium with its driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--window-size=1150,1600"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     path = pages.write([directories], tmp_path / "report.html")
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    browser = tiny.chromium(1600)
     try:
         browser.get(path.as_uri())
         picture = browser.find_element("css selector", "[data-panel]")

@@ -1,6 +1,7 @@
 """Runs that cost next to nothing: small worlds, small networks, few steps. Tests that share these share their compiled programs."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -153,3 +154,37 @@ def cartpole(path: Path) -> Path:
     env.close()
     Demonstrations.from_lists(obs, action, agent, num_actions=2).write(path)
     return path
+
+
+def corners(wanted: list[tuple[int, int]], episodes: int, seed: int = 0) -> Demonstrations:
+    """Walks on a board of 5 by 5, each to one corner; each of `wanted` is one kind, in turn, and all have the same id."""
+    rng = np.random.default_rng(seed)
+    ways = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
+    obs, action = [], []
+    for e in range(episodes):
+        goal, at = np.array(wanted[e % len(wanted)]), rng.integers(1, 4, 2)
+        seen, done = [at], []
+        while (at != goal).any():
+            good = np.flatnonzero((ways * (goal - at) > 0).any(axis=1))
+            done.append(int(rng.choice(good)) if rng.random() < 0.9 else int(rng.integers(4)))
+            at = np.clip(at + ways[done[-1]], 0, 4)
+            seen.append(at)
+        obs.append(np.array(seen, np.float32))
+        action.append(np.array(done))
+    return Demonstrations.from_lists(obs, action, ["x"] * episodes, terminated=[True] * episodes, num_actions=4)
+
+
+def chromium(height: int) -> Any:
+    """A browser without a window, which keeps what the console says; skips where there is none."""
+    import pytest  # benchmarks use this file, too, and need no tests
+
+    webdriver = pytest.importorskip("selenium.webdriver")
+    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("there is no Chromium with its driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in ("--headless=new", "--no-sandbox", f"--window-size=1150,{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
