@@ -10,11 +10,9 @@ Runs one after the other all have the same rate but for compiling, so one of the
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +66,8 @@ def main() -> None:
     if options.alone:
         print(json.dumps(rate(options.algorithm, options.env, options.alone, options.steps)))
         return
+    from psiphi.experiments import cells
+
     one = measured(process(options, 1))
     together = measured(process(options, options.seeds))
     two = measured(process(options, 1), process(options, 1))
@@ -83,12 +83,9 @@ def main() -> None:
         "vmapped over two processes": together["steps_per_s"] / two["steps_per_s"],
         "vmapped over one after the other, per CPU second": together["steps_per_cpu_s"] / one["steps_per_cpu_s"],
         "cores": len(os.sched_getaffinity(0)),
-        "made with": {
-            "jax": version("jax"),
-            "psiphi": version("psiphi"),
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        },
+        "command": cells.command(),
+        "commit": cells.commit(),
+        "versions": cells.versions(),
     }
     text = json.dumps(figures, indent=2)
     print(text)

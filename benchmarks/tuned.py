@@ -44,13 +44,15 @@ def described(x: np.ndarray) -> dict[str, Any]:
 def main() -> None:
     options = arguments()
     from psiphi import disk, training
+    from psiphi.experiments import cells
 
     found = training.run_from_json(disk.read_json(options.found), str(options.found))
     preset = training.default_run(found.algorithm, found.env)
     alike = {"seed": options.first_seed, "steps": options.steps, "evaluate_every": 1_000, "evaluate_episodes": 64, "task": found.task}
     runs = {"found": dataclasses.replace(found, **alike), "preset": dataclasses.replace(preset, **alike)}
     figures = {name: judged(run, options.seeds) for name, run in runs.items()}
-    whole = {"steps": options.steps, "seeds": [options.first_seed, options.first_seed + options.seeds - 1], **figures}
+    origin = {"command": cells.command(), "commit": cells.commit(), "versions": cells.versions()}
+    whole = {**origin, "steps": options.steps, "seeds": [options.first_seed, options.first_seed + options.seeds - 1], **figures}
     text = json.dumps(whole, indent=2)
     print(text)
     if options.out:
