@@ -35,3 +35,14 @@ def test_a_short_track_is_not_cut_and_who_has_many_loses_whole_ones():
     assert held is not None and sorted(held.lengths.tolist()) == [10, 20] and shown.num_episodes == 10
     expected = both.split(0.1, 0)[1]
     assert held.episodes.id[held.episodes.agent == 1].tolist() == expected.episodes.id[expected.episodes.agent == 1].tolist()
+
+
+def test_episodes_of_a_table_may_have_names(tmp_path):
+    lines = ["agent,episode,t,obs_x,action"]
+    for agent, episodes, steps in (("ann", 6, 10), ("bob", 1, 60)):
+        lines += [f"{agent},{agent} on day {e},{t},{t % 7},{t % 2}" for e in range(episodes) for t in range(steps)]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    demos = Demonstrations.read(tmp_path / "log.csv")
+    shown, held = shown_and_held(demos, 0.1, 0)
+    assert held is not None and len(shown) + len(held) == len(demos)
+    assert "bob on day 0" in shown.episodes.id.tolist() and "bob on day 0 (end)" in held.episodes.id.tolist()

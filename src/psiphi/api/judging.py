@@ -87,7 +87,11 @@ def with_tails(demos: Demonstrations, share: float, whose: np.ndarray) -> tuple[
     final, known = e.final_obs[order], e.has_final[order] | head
     final[head] = demos.obs[at[head]]
     ids = e.id[order]
-    ids = np.where(tail, np.char.add(ids, " (end)"), ids) if ids.dtype.kind == "U" else np.where(tail, ids.max() + np.cumsum(tail), ids)
+    if ids.dtype.kind in "iu":
+        ids = np.where(tail, ids.max(initial=0) + np.cumsum(tail), ids)
+    else:  # names, of one width or, from tables, as objects
+        ends = [f"{name} (end)" if end else name for name, end in zip(ids.tolist(), tail.tolist(), strict=True)]
+        ids = np.array(ends, object if ids.dtype.kind == "O" else str)
     parts = Episodes(start, e.agent[order], ids, e.terminated[order] & ~head, e.truncated[order] | head, final, known)
     return dataclasses.replace(demos, episodes=parts), tail
 
