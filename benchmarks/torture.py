@@ -1,6 +1,6 @@
 """Is a run that is killed again and again the unbroken run? And does every failed write leave a directory that can be continued?
 
-    python benchmarks/torture.py kills [--kills 208] [--seconds 900] [--out results/survival]
+    python benchmarks/torture.py kills [--kills 208] [--algorithms dqn ...] [--seconds 900] [--out results/survival]
     python benchmarks/torture.py faults [--out results/survival]
     python benchmarks/torture.py cost [--seconds 95] [--out results/survival]
 
@@ -150,15 +150,15 @@ def life(run: training.Run, out: Path, draw: random.Random, saving: bool) -> str
     return "saving" if said.rfind(b"s") > said.rfind(b"e") else "between"
 
 
-def kills(wanted: int, seconds: float, out: Path) -> None:
-    """Round after round over all algorithms and loops; every round breaks each run once more than the last did."""
+def kills(wanted: int, algorithms: list[str], seconds: float, out: Path) -> None:
+    """One algorithm and loop after the other, each killed equally often."""
     started, draw, total = time.monotonic(), random.Random(SEED), {"between": 0, "saving": 0}
     with tempfile.TemporaryDirectory() as made:
         demos = Path(made) / "cartpole.npz"
         pid, read = child(lambda _: tiny.cartpole(demos) and None)
         os.waitpid(pid, 0)
         os.close(read)
-        cases = [(algorithm, loop) for algorithm in ALGORITHMS for loop in LOOPS]
+        cases = [(algorithm, loop) for algorithm in algorithms for loop in LOOPS]
         each = -(-wanted // len(cases))
         for algorithm, loop in cases:
             if time.monotonic() - started > seconds:
@@ -417,11 +417,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["kills", "faults", "cost"])
     parser.add_argument("--kills", type=int, default=208)
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--out", type=Path, default=Path("results/survival"))
     given = parser.parse_args()
     if given.what == "kills":
-        kills(given.kills, given.seconds or 900, given.out)
+        kills(given.kills, given.algorithms, given.seconds or 900, given.out)
     elif given.what == "faults":
         faults(given.out)
     else:
