@@ -2,17 +2,23 @@
 
     python benchmarks/update_profile.py [--worlds highway-multi-task coingrid] [--updates 400] [--out profile.json]
     PYTHONPATH=/tmp/before/src python benchmarks/update_profile.py --out before.json        (of another checkout)
+    python benchmarks/update_profile.py --attempts --worlds highway-multi-task --out attempts.json
 
 One thread. Demonstrations and experience are random numbers of the right shapes: the arithmetic is that of a real run. Three numbers are
 measured in turn, round after round, and their medians are printed, so that a busy machine disturbs them alike: the time of an update (many
 in one compiled scan, as the library runs them), the time of a large matrix product (the peak), and, once, what each kind of operation
 takes, from JAX's own profiler. An update's operations are counted by XLA; most of them are matrix products.
+
+`--attempts` times the same update under each of `ATTEMPTS`, a process for each, as often as `TURNS` says and in turn: what a compiler's
+flag or another way of calling it would gain.
 """
 
 import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +29,14 @@ from typing import Any
 ROUNDS = 8
 SIDE = 1_024
 """Of the square matrices whose product is the peak."""
+TURNS = 2
+ATTEMPTS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "as it is": ({}, []),
+    "vectors of 512 bits": ({"XLA_FLAGS": "--xla_cpu_prefer_vector_width=512"}, []),
+    "products of bfloat16": ({"JAX_DEFAULT_MATMUL_PRECISION": "bfloat16"}, []),
+    "four updates unrolled": ({}, ["--unroll", "4"]),
+}
+"""By name: what is in the environment, and which flags this script gets."""
 
 
 def arguments() -> argparse.Namespace:
@@ -30,6 +44,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--worlds", nargs="+", default=["highway-multi-task", "coingrid"], metavar="WORLD")
     parser.add_argument("--updates", type=int, default=400, help="updates to time, in all rounds together")
     parser.add_argument("--learn", type=int, default=0, metavar="STEPS", help="instead, train three seeds for so many steps")
+    parser.add_argument("--unroll", type=int, default=1, help="updates that are one piece of the compiled loop")
+    parser.add_argument("--attempts", action="store_true", help="instead, time an update under each of some settings")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     return parser.parse_args()
 
@@ -99,13 +115,13 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.process_time() - started
 
 
-def profiled(world: str, updates: int) -> dict[str, Any]:
+def profiled(world: str, updates: int, unroll: int) -> dict[str, Any]:
     """All figures of one world."""
     import jax
 
     agent, state = prepared(world)
     chunk = max(updates // ROUNDS, 1)
-    many = jax.jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, chunk)), donate_argnums=0)
+    many = jax.jit(lambda state, key: jax.lax.scan(agent.update, state, jax.random.split(key, chunk), unroll=unroll), donate_argnums=0)
     once = jax.jit(agent.update).lower(state, jax.random.key(0)).compile()
     operations = float(cost(once)["flops"])
     carry = [state]
@@ -128,6 +144,20 @@ def profiled(world: str, updates: int) -> dict[str, Any]:
         "share_of_peak": round(reached / most, 3),
         "where": where(some, chunk),
     }
+
+
+def attempted(world: str, updates: int) -> dict[str, Any]:
+    """Milliseconds of an update under each setting, in every turn, and the ratio of the medians to that of the update as it is."""
+    took: dict[str, list[float]] = {name: [] for name in ATTEMPTS}
+    for _ in range(TURNS):
+        for name, (env, flags) in ATTEMPTS.items():
+            words = [sys.executable, __file__, "--worlds", world, "--updates", str(updates), *flags]
+            with tempfile.TemporaryDirectory() as folder:
+                subprocess.run([*words, "--out", f"{folder}/got.json"], env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL)
+                took[name].append(json.loads(Path(folder, "got.json").read_text())[world]["ms_per_update"])
+            print(f"{world}, {name}: {took[name][-1]} ms", flush=True)
+    usual = statistics.median(took["as it is"])
+    return {name: {"ms_per_update": ms, "times as fast": round(usual / statistics.median(ms), 3)} for name, ms in took.items()}
 
 
 def curves(world: str, steps: int) -> dict[str, Any]:
@@ -176,8 +206,15 @@ def main() -> None:
     one_thread()
     found = {}
     for world in args.worlds:
-        found[world] = got = curves(world, args.learn) if args.learn else profiled(world, args.updates)
+        if args.attempts:
+            found[world] = got = attempted(world, args.updates)
+        else:
+            found[world] = got = curves(world, args.learn) if args.learn else profiled(world, args.updates, args.unroll)
         print(f"{world}: {json.dumps(got, indent=1)}", flush=True)
+    if args.attempts:
+        from psiphi.experiments import cells
+
+        found |= {"command": cells.command(), "commit": cells.commit(), "versions": cells.versions()}
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 
