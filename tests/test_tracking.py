@@ -5,6 +5,8 @@ import importlib.util
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -134,38 +136,87 @@ def test_tensorboard_has_every_value_once_after_kills_in_the_middle_of_a_record(
     assert read_tensorboard(tmp_path) == EXPECTED
 
 
-@installed("wandb")
-@pytest.mark.slow
-def test_wandb_offline_has_one_directory_with_all_after_a_kill(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    put_down(tmp_path, 2)
-    first = tracking.WandB(tmp_path, "run", {"agent": {"gamma": 0.9}})
-    tracking.catch_up(first, tmp_path)
-    first.close()
-    put_down(tmp_path, 4)
-    second = tracking.WandB(tmp_path, "run", {})
-    assert second.last == -1
-    tracking.catch_up(second, tmp_path)
-    second.close()
-    (left,) = tmp_path.glob("wandb/offline-run-*")
-    (file,) = left.glob("*.wandb")
-    data = file.read_bytes()
-    assert data.count(b"eval/return") >= 4, "each step is a record of its own"
+def read_wandb(directory: Path) -> dict[str, list[tuple[int, float | None]]]:
+    """From the one file of an offline run: records in blocks of 32 KiB after 7 bytes, each with its checksum, length and kind."""
+    proto: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    (file,) = directory.glob("wandb/offline-run-*/*.wandb")
+    data, at, whole, found = file.read_bytes(), 7, b"", {}
+    while at + 7 <= len(data):
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        if kind == 0:  # the rest of a block is empty
+            at += 32768 - at % 32768
+            continue
+        whole = (b"" if kind in (1, 2) else whole) + data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind not in (1, 4):  # neither whole nor the last part
+            continue
+        record = proto.Record.FromString(whole)
+        for item in record.history.item:
+            name = item.key or "/".join(item.nested_key)
+            if not name.startswith("_"):
+                x = json.loads(item.value_json)
+                found.setdefault(name, []).append((record.history.step.num, None if x in ("NaN", None) or math.isnan(x) else x))
+    return found
 
 
-@installed("trackio")
+def read_trackio(directory: Path) -> dict[str, list[tuple[int, float | None]]]:
+    trackio: Any = importlib.import_module("trackio")
+    found: dict[str, list[tuple[int, float | None]]] = {}
+    for row in trackio.SQLiteStorage.get_logs(tracking.PROJECT, f"run-{tracking._identity(directory)}"):
+        for name, x in row.items():
+            if name not in ("step", "timestamp", "id", "log_id"):
+                found.setdefault(name, []).append((row["step"], None if x is None or x == "NaN" or math.isnan(x) else x))
+    return found
+
+
+FOLLOWING = """
+import os, signal, sys, time
+from pathlib import Path
+from psiphi import tracking
+tool, directory, lives_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+tracker = tracking.TRACKERS[tool](directory, "run", {"agent": {"gamma": 0.9}})
+tracking.catch_up(tracker, directory)
+if lives_s >= 0:
+    time.sleep(lives_s)
+    os.kill(os.getpid(), signal.SIGKILL)
+tracker.close()
+"""
+"""A process that sends what is there and is killed so many seconds later; with a number below 0 it ends as it should."""
+
+
 @pytest.mark.slow
-def test_trackio_has_every_value_once_after_a_kill(tmp_path, monkeypatch):
-    trackio: Any = pytest.importorskip("trackio")
-    monkeypatch.setattr(tracking, "PROJECT", f"psiphi-test-{tmp_path.parent.name}-{os.getpid()}")
-    for rows in (2, 4):
-        put_down(tmp_path, rows)
-        tracker = tracking.Trackio(tmp_path, "run", {})
-        tracking.catch_up(tracker, tmp_path)
-        tracker.close()
-    logs = trackio.SQLiteStorage.get_logs(tracking.PROJECT, f"run-{tracking._identity(tmp_path)}")
-    trackio.delete_project(tracking.PROJECT, force=True)
-    assert [row["step"] for row in logs] == [0, 5, 10, 15] and [row["env_steps"] for row in logs] == [0, 40, 80, 120]
+@pytest.mark.parametrize(
+    ("tool", "read"),
+    [
+        pytest.param("tensorboard", read_tensorboard, marks=installed("tensorboard")),
+        pytest.param("wandb", read_wandb, marks=installed("wandb")),
+        pytest.param("trackio", read_trackio, marks=installed("trackio")),
+    ],
+)
+def test_every_value_is_there_once_after_real_kills(tool, read, tmp_path):
+    env = {**os.environ, "WANDB_MODE": "offline", "TRACKIO_DIR": str(tmp_path / "trackio"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    for rows, lives_s in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 0.3), (4, -1.0)):
+        put_down(tmp_path, rows, beyond=min(1, 4 - rows))
+        done = subprocess.run(
+            [sys.executable, "-c", FOLLOWING, tool, str(tmp_path), str(lives_s)], env=env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == (0 if lives_s < 0 else -signal.SIGKILL), done.stderr
+        assert done.stdout == "", "what a tool says is not what psiphi prints"
+    asked = subprocess.run(
+        [sys.executable, "-c", READING, read.__name__, str(tmp_path)], env=env, capture_output=True, text=True, check=True
+    )
+    found = {name: [(step, x) for step, x in values] for name, values in json.loads(asked.stdout).items()}
+    assert found == EXPECTED
+
+
+READING = f"""
+import json, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_tracking
+print(json.dumps(getattr(test_tracking, sys.argv[1])(Path(sys.argv[2]))))
+"""
+"""Tools choose their directories when they are imported, so that another process reads."""
 
 
 @installed("tensorboard")

@@ -107,10 +107,10 @@ _QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "disable_gi
 
 
 class Trackio:
-    """A run in Trackio's database on this machine, or wherever TRACKIO_SPACE_ID says."""
+    """A run in Trackio's database on this machine. A step is a row of a transaction."""
 
     def __init__(self, directory: Path, name: str, config: dict[str, Any]):
-        trackio = _imported("trackio", "trackio")
+        self._trackio = trackio = _imported("trackio", "trackio")
         mine = f"{name}-{_identity(directory)}"
         with contextlib.redirect_stdout(sys.stderr):
             quiet = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
@@ -125,7 +125,7 @@ class Trackio:
 
     def close(self) -> None:
         with contextlib.redirect_stdout(sys.stderr):
-            self._run.finish()
+            self._trackio.finish()  # the run's own method would be called once more at exit, and speak to stdout
 
 
 TRACKERS: dict[str, Callable[[Path, str, dict[str, Any]], Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
