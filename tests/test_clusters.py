@@ -2,9 +2,14 @@
 
 import importlib.util
 import json
+import os
+import secrets
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import tiny
 from psiphi import cli
 from psiphi.errors import UserError
 from psiphi.experiments import cells, clusters, paper, reproduce
@@ -163,3 +169,71 @@ def test_units_on_ray_whose_workers_are_killed_yield_what_undisturbed_ones_do(tm
     (found,) = [json.loads(line) for line in (tmp_path / "kills.jsonl").read_text().splitlines()]
     assert found["equal"] and found["kills"] >= 3 and found["lost"] == found["doubled"] == 0
     assert cells.FILE in found["compared"]
+
+
+EXPERIMENT = '''"""A DQN, small."""
+from psiphi.experiments.paper import EGO, Experiment, Figure, Method, Table, Variant
+
+SMALL = {"agent.torso_hidden": (8,), "agent.head_hidden": (8,), "agent.batch": 4, "agent.replay_size": 64, "num_envs": 2}
+SMALL |= {"prefill_steps": 16, "evaluate_every": 16, "evaluate_episodes": 4}
+EXPERIMENT = Experiment(
+    name="small", title="Small", story="A small training.",
+    variants=(Variant("coingrid", "CoinGrid", world="coingrid", ego="R+G", changes={"world.size": 5, "world.max_steps": 8}),),
+    methods=(Method("dqn", "DQN", SMALL, how="curve", algorithm="dqn"),),
+    measures=(), tables=(Table("While it learns", (("area", Figure("auc", EGO)),)),),
+)
+'''
+
+
+@pytest.fixture
+def foreign():
+    """The address of a Ray cluster that another process started and that asks for a token, and the environment of who may use it."""
+    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(cells.__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = tempfile.mkdtemp(prefix="ray-")  # Ray's sockets need a short path
+    words = ["start", "--head", "--block", f"--port={port}", "--num-cpus=2", "--include-dashboard=false", f"--temp-dir={home}"]
+    start = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", *words]
+    with subprocess.Popen(start, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as head:
+        try:
+            assert head.stdout is not None and any("Ray runtime started" in line for line in head.stdout)
+            yield f"127.0.0.1:{port}", env
+        finally:
+            os.killpg(head.pid, signal.SIGTERM)
+            head.communicate(timeout=60)
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'psiphi[ray]'")
+def test_a_cluster_that_another_process_started_is_used_by_its_address(tmp_path, foreign):
+    address, env = foreign
+
+    def psiphi(*words: str) -> None:
+        done = subprocess.run([sys.executable, "-m", "psiphi", *words], env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    there = ["--on", "ray", "--address", address]
+    tune = ["tune", "dqn", *tiny.flags("dqn"), "--space", "learning_rate", "--trials", "4", "--rounds", "2", "--factor", "2"]
+    for search in ("pbt", "asha"):
+        psiphi(*tune, "--search", search, *there, "--workers", "2", "--out", f"{search}-there")
+        assert (tmp_path / f"{search}-there" / "best.json").exists()
+    cli.run([*tune, "--out", str(tmp_path / "pbt-here")])
+    assert (tmp_path / "pbt-there" / "lineage.csv").read_bytes() == (tmp_path / "pbt-here" / "lineage.csv").read_bytes()
+    rounds = [line.split(",")[0] for line in (tmp_path / "asha-there" / "lineage.csv").read_text().splitlines()[1:]]
+    assert rounds.count("1") == 4 and rounds.count("2") >= 2 and "4" in rounds
+
+    (tmp_path / "small.py").write_text(EXPERIMENT)
+    psiphi("reproduce", "small.py", "--seeds", "2", "--steps", "48", *there, "--out", "there")
+    cli.run(["reproduce", str(tmp_path / "small.py"), "--seeds", "2", "--steps", "48", "--out", str(tmp_path / "here")])
+    assert measured(tmp_path / "there") == measured(tmp_path / "here")
+
+
+def measured(out: Path) -> set[tuple[Any, ...]]:
+    """What the cells of a reproduction say, each once."""
+    trainings = [json.loads(line) for line in (out / "small" / cells.FILE).read_text().splitlines()]
+    rows = [training | figure for training in trainings for figure in training["figures"]]
+    assert len(rows) == len({(row["metric"], row["task"], row["seed"]) for row in rows})
+    return {(row["metric"], row["task"], row["seed"], row["value"]) for row in rows}

@@ -52,6 +52,44 @@ def test_rungs_spend_alike_and_end_with_few():
     assert core.survivors([0.1, math.nan, 0.3, 0.3], 2) == (2, 3)
 
 
+def asynchronously(scores: list[list[float]], factor: int, workers: int, first_in_first_out: bool = True):
+    """The jobs of asynchronous halving in the order in which they were given out, where `scores[k][i]` is what trial i has at rung k."""
+    done: list[dict[int, float]] = [{} for _ in scores]
+    running, given_out = list[tuple[int, int]](), list[tuple[int, int]]()
+    while True:
+        sent = [{*done[k], *(trial for trial, rung in running if rung == k)} for k in range(len(done))]
+        job = core.promoted(done, sent, len(scores[0]), factor) if len(running) < workers else None
+        if job is not None:
+            running.append(job)
+            given_out.append(job)
+        elif running:
+            trial, rung = running.pop(0 if first_in_first_out else -1)
+            done[rung][trial] = scores[rung][trial]
+        else:
+            return given_out
+
+
+def test_asynchronous_halving_promotes_as_soon_as_it_can_and_without_waiting_ends_as_halving_does():
+    scores = [[0.1, 0.4, 0.2, math.nan, 0.9, 0.3, 0.8, 0.0]] * 3
+    jobs = asynchronously(scores, 2, workers=1)
+    assert jobs[:4] == [(0, 0), (1, 0), (1, 1), (2, 0)], "of two that have ended the better one goes on before a third begins"
+    assert jobs == [(0, 0), (1, 0), (1, 1), (2, 0), (3, 0), (2, 1), (1, 2), (4, 0), (4, 1), (5, 0), (6, 0), (6, 1), (4, 2), (7, 0)]
+    # With a worker for each trial a rung is reached at once, and whoever survives it is who survives in the form that waits.
+    at_once = asynchronously(scores, 2, workers=8)
+    assert {trial for trial, rung in at_once if rung == 1} >= set(core.survivors(scores[0], 4))
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=24), st.integers(2, 4), st.integers(1, 8), st.booleans())
+def test_asynchronous_halving_trains_every_trial_and_no_rung_twice(scores, factor, workers, order):
+    rungs = core.rungs(len(scores), factor)
+    jobs = asynchronously([scores] * len(rungs), factor, workers, order)
+    assert len(set(jobs)) == len(jobs) and {trial for trial, rung in jobs if rung == 0} == set(range(len(scores)))
+    for k, rung in enumerate(rungs):
+        reached = {trial for trial, at in jobs if at == k}
+        assert len(reached) >= rung.trials and (k == 0 or reached <= {trial for trial, at in jobs if at == k - 1})
+        assert max(range(len(scores)), key=lambda i: (scores[i], -i)) in reached, "the best of all goes all the way"
+
+
 def test_a_space_is_read_as_it_is_written():
     words = [f"{name}={where}" for name, where in SPACE.items()]
     assert spaces.of_words(words, {}) == SPACE
@@ -188,6 +226,28 @@ def test_halving_keeps_the_best(tmp_path):
     assert trials.halving(how, tmp_path, progress=False) == lineage
 
 
+@pytest.mark.slow
+def test_asynchronous_halving_continues_as_the_unbroken_one(tmp_path):
+    how = small(search="asha", factor=2)
+
+    class Dying(trials.Here):
+        left = 3
+
+        def start(self, how, task):
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            super().start(how, task)
+
+    whole = trials.asynchronous(how, trials.alone(how, tmp_path / "whole"), trials.Here(), 1, lambda _: None)
+    assert {row.trial for row in whole if row.round == 1} == {0, 1, 2, 3} and max(row.round for row in whole) == 4
+    groups = trials.alone(how, tmp_path / "broken")
+    with pytest.raises(KeyboardInterrupt):
+        trials.asynchronous(how, groups, Dying(), 1, lambda _: None)
+    assert trials.asynchronous(how, groups, trials.Here(), 1, lambda _: None) == whole
+    assert plan.found_run(how, how.run, whole).agent.learning_rate == pytest.approx(plan.best(whole).values["learning_rate"], rel=1e-3)
+
+
 # --- The command ---------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +282,9 @@ def test_the_command_leaves_a_config_that_train_takes(tmp_path, capsys):
         (["--space", "fantasy=1:2"], "has no setting 'fantasy'"),
         (["--space", "gamma=0.9:1.5"], "gamma is 1.5"),
         (["--space", "bc_weight=0.1:1"], "decides what program"),
-        (["--on", "ray", "--search", "random"], "expected pbt or halving"),
+        (["--on", "ray", "--search", "random"], "expected pbt, halving or asha"),
+        (["--address", "10.0.0.1:6379"], "expected it only with --on ray"),
+        (["--on", "ray", "--address", "somewhere"], "expected HOST:PORT"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_one_sentence(tmp_path, flags, sentence):
@@ -253,8 +315,8 @@ def test_ray_comes_to_the_lineage_of_the_population(unbroken, tmp_path):
     pytest.importorskip("ray", reason="pip install 'psiphi[ray]'")
     from psiphi.tuning import on_ray
 
-    with on_ray.cluster("", 2) as place:
-        assert trials.grouped(small(), trials.dealt(small(), tmp_path, 2), place, lambda _: None) == unbroken[1]
+    with on_ray.cluster("", 2):
+        assert trials.grouped(small(), trials.dealt(small(), tmp_path, 2), on_ray.place(2), lambda _: None) == unbroken[1]
 
 
 # --- Many seeds ----------------------------------------------------------------------------------------------------------

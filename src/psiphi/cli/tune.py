@@ -22,13 +22,14 @@ class Tuning:
     trials: Annotated[int, Within(2, 4_096)] = 32
     """How many trials."""
     search: str = "pbt"
-    """pbt (population-based training), halving (successive halving), random, or tpe (Optuna's, with psiphi[optuna])."""
+    """pbt (population-based training), halving (successive halving), asha (halving that does not wait), random, or tpe (Optuna's, with
+    psiphi[optuna])."""
     space: tuple[str, ...] = ()
     """What is searched, such as learning_rate gamma=0.9:0.99 ema=0.01:0.1:log clip=1,10; all of the algorithm's own ranges if empty."""
     rounds: Annotated[int, Within(1, 10_000)] = 10
     """Of pbt: how often trials are compared."""
     factor: Annotated[int, Within(2, 100)] = 4
-    """Of halving: one in so many goes on at each rung, and so many times as far."""
+    """Of halving and asha: one in so many goes on at each rung, and so many times as far."""
     on: Literal["here", "ray"] = "here"
     """here: in this process, all trials in one vmapped program where the world is compiled. ray: on a Ray cluster (psiphi[ray])."""
     address: str = ""
@@ -64,6 +65,7 @@ def tune(arguments: Sequence[str]) -> None:
     if how.dry_run:
         print_plan(plan)
         return
+    check_place(how)
     with disk.left_alone(how.out):
         disk.check_directory(how.out)
         lineage = searched(plan, how)
@@ -86,6 +88,17 @@ def made(how: Tuning, run: Any) -> Any:
     return Plan(run, space, how.search, how.trials, how.rounds, how.factor)
 
 
+def check_place(how: Tuning) -> None:
+    """Refuse a place where the search cannot run."""
+    from psiphi.experiments import clusters
+
+    if how.on == "ray" and how.search not in ("pbt", "halving", "asha"):
+        raise UserError(f"--on ray has no search {how.search}, expected pbt, halving or asha.")
+    if how.address and how.on != "ray":
+        raise UserError(f"--address is {how.address!r}, expected it only with --on ray.")
+    clusters.check_reachable(how.address)
+
+
 def searched(plan: Any, how: Tuning) -> Any:
     """The lineage, wherever the trials run."""
     from psiphi import progress, training
@@ -94,8 +107,6 @@ def searched(plan: Any, how: Tuning) -> Any:
     from psiphi.tuning.plan import described
 
     together, shown = training.is_compiled(plan.run), not how.quiet
-    if how.on == "ray" and plan.search not in ("pbt", "halving"):
-        raise UserError(f"--on ray has no search {plan.search}, expected pbt or halving.")
     with runs.opened(how.out, {"tune": described(plan)}):
         if plan.search == "tpe":
             return tpe.search(plan, how.out, together=together, progress=shown)
@@ -114,22 +125,26 @@ def _in_groups(plan: Any, how: Tuning, said: Callable[[int], None]) -> Any:
     from psiphi.tuning import trials
 
     search = trials.grouped if plan.search == "pbt" else trials.halving_apart
+    alone = trials.alone(plan, how.out)
     if how.on == "here":
-        return search(plan, trials.alone(plan, how.out), trials.here, said)
+        return trials.asynchronous(plan, alone, trials.Here(), 1, said) if plan.search == "asha" else search(plan, alone, trials.here, said)
     from psiphi.tuning import on_ray
 
-    with on_ray.cluster(how.address, how.workers) as place:
-        return search(plan, trials.dealt(plan, how.out, how.workers) if plan.search == "pbt" else trials.alone(plan, how.out), place, said)
+    with on_ray.cluster(how.address, how.workers):
+        if plan.search == "asha":
+            return trials.asynchronous(plan, alone, on_ray.Pool(), how.workers, said)
+        groups = trials.dealt(plan, how.out, how.workers) if plan.search == "pbt" else alone
+        return search(plan, groups, on_ray.place(how.workers), said)
 
 
 def print_plan(plan: Any) -> None:
     from psiphi import training
     from psiphi.tuning import core
-    from psiphi.tuning.plan import described
+    from psiphi.tuning.plan import HALVES, described
 
     ways = {True: "all trials in one vmapped program", False: "one trial after the other"}
     loop = training.loop_of(plan.run)
-    rungs = [list(rung) for rung in core.rungs(plan.trials, plan.factor)] if plan.search == "halving" else None
+    rungs = [list(rung) for rung in core.rungs(plan.trials, plan.factor)] if plan.search in HALVES else None
     said = described(plan) | {
         "how": ways[training.is_compiled(plan.run)],
         "iterations": loop.iterations,
@@ -138,7 +153,8 @@ def print_plan(plan: Any) -> None:
     print(json.dumps(said, indent=2))
 
 
-HELP = """usage: psiphi tune ALGORITHM --env WORLD [--trials N] [--steps N] [--search pbt|halving|random|tpe] [--space ...] [--on here|ray]
+HELP = """usage: psiphi tune ALGORITHM --env WORLD [--trials N] [--steps N] [--search pbt|halving|asha|random|tpe] [--space ...]
+       [--on here|ray]
 
 Searches numbers of an algorithm's config, such as its learning rate. psiphi algorithms lists what is searched; --dry-run says what would be
 done. psiphi tune ALGORITHM --env WORLD --help lists every flag; those of psiphi train say what is tuned."""

@@ -38,8 +38,7 @@ def runner(on: On, *, jobs: int = 1, address: str = "", slurm: str = "") -> Call
         raise UserError(f"--slurm is {slurm!r}, expected it only with --on slurm.")
     if on == "ray":
         _imported("ray", "ray")
-        if address not in ("", "auto"):
-            check_reachable(address)
+        check_reachable(address)
         return functools.partial(on_ray, jobs=jobs, address=address)
     if on == "slurm":
         _imported("submitit", "slurm")
@@ -58,7 +57,9 @@ def _imported(module: str, extra: str) -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """One sentence for a cluster that does not answer; Ray itself would try for a minute."""
+    """One sentence for a cluster that does not answer; Ray itself would try for a minute, or find one where it says that there is one."""
+    if address in ("", "auto"):
+        return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"--address is {address!r}, expected HOST:PORT, ray://HOST:PORT or auto.")
@@ -75,7 +76,9 @@ def on_ray(work: Work, todo: Sequence[Unit], *, jobs: int, address: str) -> Outc
     try:
         ray.init(**where, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UserError(f"The Ray cluster {address or 'of this machine'} cannot be used: {printable.sentence(error)}") from error
+        where = f"at {address}" if address else "of this machine"
+        why = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"The Ray cluster {where} cannot be used: {why}; one that asks for a token needs RAY_AUTH_MODE=token.") from error
     remote = ray.remote(num_cpus=1, max_retries=MOST_DEATHS)(reproduce.alone)
     try:
         asked = {remote.remote(work.task(unit)): unit for unit in todo}

@@ -2,11 +2,12 @@
 
 Population-based training is Jaderberg et al. 2017: after every round the worst members copy one of the best (exploit) and change what they
 copied (explore). Successive halving (Jamieson and Talwalkar 2016) stops the worst after every rung; it waits for all trials of a rung,
-which its asynchronous form (ASHA) does not. Everything random comes from the key: drivers that are given the same scores decide alike.
+which its asynchronous form (ASHA, Li et al. 2020) does not. Everything random comes from the key: drivers that are given the same scores
+decide alike.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,3 +89,17 @@ def rungs(trials: int, factor: int) -> tuple[Rung, ...]:
     while trials >= factor ** (levels + 1):
         levels += 1
     return tuple(Rung(trials // factor**k, factor**k) for k in range(levels + 1))
+
+
+def promoted(scores: Sequence[Mapping[int, float]], sent: Sequence[Collection[int]], trials: int, factor: int) -> tuple[int, int] | None:
+    """Asynchronous halving: which trial is trained next, and up to which rung. None: nothing is to be done before another one has ended.
+
+    `scores[k]` are those of the trials that have ended rung k, `sent[k]` all that were sent there. A trial goes on as soon as it is among
+    the best `factor`-th of those that have ended its rung, the highest rung first; else a new trial begins.
+    """
+    for k in reversed(range(len(scores) - 1)):
+        order = sorted(scores[k], key=lambda trial: (-_number(scores[k][trial]), trial))
+        for trial in order[: len(order) // factor]:
+            if trial not in sent[k + 1]:
+                return trial, k + 1
+    return next(((trial, 0) for trial in range(trials) if trial not in sent[0]), None)

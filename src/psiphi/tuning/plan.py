@@ -17,8 +17,10 @@ from psiphi.tuning import core
 from psiphi.tuning.core import Values
 from psiphi.types import Env
 
-SEARCHES = ("pbt", "halving", "random", "tpe")
-"""Population-based training, successive halving, or a plain search whose trials do not know of each other or that Optuna proposes."""
+SEARCHES = ("pbt", "halving", "asha", "random", "tpe")
+"""Population-based training, successive halving that waits for every rung or does not, or a plain search whose trials do not know of each
+other or that Optuna proposes."""
+HALVES = ("halving", "asha")
 
 SCORES = ("eval/normalised_return", "eval/return")
 """What a trial is judged by: the first of these that its rows have; where demonstrators are told apart, the mean over them."""
@@ -48,7 +50,7 @@ class Plan:
         if not self.space:
             raise UserError(f"{self.run.algorithm} has nothing to search, expected --space NAME=LOW:HIGH.")
         check_space(self.run, self.space)
-        if self.search == "halving" and self.ends != self.stretches:
+        if self.search in HALVES and self.ends != self.stretches:
             raise UserError(f"The run falls into {self.ends} stretches, expected {self.stretches} for halving {self.trials} trials.")
 
     @property
@@ -64,7 +66,9 @@ class Plan:
     @property
     def stretches(self) -> int:
         """Equal stretches into which a run is cut."""
-        return {"pbt": self.rounds, "halving": core.rungs(self.trials, self.factor)[-1].round}.get(self.search, 1)
+        if self.search in HALVES:
+            return core.rungs(self.trials, self.factor)[-1].round
+        return self.rounds if self.search == "pbt" else 1
 
 
 def check_space(run: Run, space: Space) -> None:

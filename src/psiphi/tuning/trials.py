@@ -9,7 +9,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -268,6 +268,56 @@ def halving_apart(plan: Plan, groups: Sequence[Group], place: Place, said: Calla
 def _latest(rows: Sequence[Row], members: Sequence[int]) -> list[float]:
     last = {row.trial: row.score for row in rows if row.round == _last(rows)}
     return [last[member] for member in members]
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """Where tasks are done that end at different times."""
+
+    def start(self, plan: Plan, task: Task) -> None: ...
+
+    def ended(self) -> Task:
+        """Waits until one more task is done, and gives it."""
+        ...
+
+
+class Here:
+    """One task after the other in this process."""
+
+    def start(self, plan: Plan, task: Task) -> None:
+        perform(plan, task)
+        self.last = task
+
+    def ended(self) -> Task:
+        return self.last
+
+
+def asynchronous(plan: Plan, groups: Sequence[Group], pool: Pool, workers: int, said: Callable[[int], None]) -> list[Row]:
+    """Asynchronous halving of trials in directories of their own, `workers` of them at a time. What is decided rests on what has ended, so
+    with one worker a search that continues decides as an unbroken one does; with several, on who is first."""
+    values, rungs = core.first(plan.space, plan.trials, plan.key).values, core.rungs(plan.trials, plan.factor)
+    found = [standing(group) for group in groups]
+    running: dict[int, int] = {}
+    while True:
+        scores = [{i: score(rows[rung.round - 1][0]) for i, rows in enumerate(found) if len(rows) >= rung.round} for rung in rungs]
+        sent = [{*scores[k], *(trial for trial, upto in running.items() if upto >= k)} for k in range(len(rungs))]
+        job = core.promoted(scores, sent, plan.trials, plan.factor) if len(running) < workers else None
+        if job is not None:
+            trial, k = job
+            pool.start(plan, Task(groups[trial], rungs[k].round, (values[trial],), (None,)))
+            running[trial] = k
+            continue
+        if not running:
+            break
+        task = pool.ended()
+        (trial,) = task.group.members
+        found[trial] = standing(task.group)
+        if len(found[trial]) < task.upto:
+            raise UserError(f"Trial {trial} left nothing in {task.group.out}, expected a directory that all workers see.")
+        del running[trial]
+        said(max(map(len, found)))
+    whole = [rows_of(r, [i], [i], [values[i]], rows[r - 1])[0] for i, rows in enumerate(found) for r in range(1, len(rows) + 1)]
+    return sorted(whole, key=lambda row: (row.round, row.trial))
 
 
 def plain(plan: Plan, values: Sequence[Values], first: int, out: Path, *, together: bool, progress: bool = True) -> list[Row]:
