@@ -353,11 +353,18 @@ def _word(line: Line, name: str) -> str:
     return json.dumps(line.settings[name]) if name in line.settings else "–"
 
 
-def differences(lines: Sequence[Line]) -> dict[str, Any]:
-    """The settings in which the lines differ, a row each."""
-    names = [name for name in dict.fromkeys(n for line in lines for n in line.settings) if len({_word(line, name) for line in lines}) > 1]
-    rows = [[name, *(_word(line, name) for line in lines)] for name in names[:MOST_DIFFERENCES]]
-    return {"heading": [f"{line.panel} · {line.label}" for line in lines], "rows": rows, "more": max(len(names) - MOST_DIFFERENCES, 0)}
+def differences(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """By panel: the settings in which its lines differ, a row each. What only some of them have is told where these differ."""
+    found = []
+    for panel in dict.fromkeys(line.panel for line in lines):
+        mine = [line for line in lines if line.panel == panel]
+        names = dict.fromkeys(name for line in mine for name in line.settings)
+        differ = [name for name in names if len({_word(line, name) for line in mine if name in line.settings}) > 1]
+        rows = [[name, *(_word(line, name) for line in mine)] for name in differ[:MOST_DIFFERENCES]]
+        if rows:
+            heading = [line.label for line in mine]
+            found.append({"panel": panel, "heading": heading, "rows": rows, "more": max(len(differ) - MOST_DIFFERENCES, 0)})
+    return found
 
 
 def _costs(lines: Sequence[Line]) -> list[list[str]]:
