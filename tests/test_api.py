@@ -524,11 +524,29 @@ def test_pictures_keep_their_bytes_and_are_turned_round(shape, dtype, top, seen,
     assert (blank.mean.shape, blank.layout, blank.spec(2)) == (glass.mean.shape, glass.layout, glass.spec(2))
 
 
-def test_pictures_can_be_learned_from():
+@pytest.fixture(scope="module")
+def dark_or_bright() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     dark, bright = (random.integers(low, low + 40, (20, 1, 20, 20)).astype(np.uint8) for low in (0, 200))
+    return dark, bright
+
+
+def shown_by_brightness(dark: np.ndarray, bright: np.ndarray) -> psiphi.Demonstrations:
+    """One agent, who does 0 where it is dark and 1 where it is bright."""
     obs = [np.concatenate([dark[:10], bright[:1]]), np.concatenate([bright[:10], dark[:1]])]
-    demos = psiphi.Demonstrations.from_lists(obs, [np.zeros(10, int), np.ones(10, int)], ["a", "a"], num_actions=2)
+    return psiphi.Demonstrations.from_lists(obs, [np.zeros(10, int), np.ones(10, int)], ["a", "a"], num_actions=2)
+
+
+def test_pictures_can_be_learned_from(dark_or_bright):
+    dark, bright = dark_or_bright
     config = dataclasses.replace(ITD, ema=0.3, num_cumulants=1, torso_hidden=(8,), phi_hidden=(8,), psi_hidden=())
-    itd = psiphi.ITD(config, updates=40).fit(demos, progress=False)
+    itd = psiphi.ITD(config, updates=40).fit(shown_by_brightness(dark, bright), progress=False)
     assert itd.policy("a")(dark[10:]).tolist() == [0] * 10 and itd.policy("a")(bright[10:]).tolist() == [1] * 10
+
+
+@pytest.mark.slow  # half a minute of compiling
+def test_the_deep_torso_learns_from_pictures(dark_or_bright):
+    dark, bright = dark_or_bright
+    config = psiphi.BCConfig(torso="impala-deep", torso_hidden=(8,), batch=8, learning_rate=3e-3)
+    bc = psiphi.BC(config).fit(shown_by_brightness(dark, bright), updates=20, progress=False)
+    assert bc.predict(dark[10:], agent="a").tolist() == [0] * 10 and bc.predict(bright[10:], agent="a").tolist() == [1] * 10

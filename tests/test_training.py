@@ -140,6 +140,24 @@ def test_pictures_that_are_watched_pass_through_the_lens():
     np.testing.assert_array_equal(kept.steps.next_obs[1, 0], np.moveaxis(np.asarray(picture[0] + 1), 0, -1))
 
 
+@pytest.mark.parametrize(("brightest", "standardised"), [(9, True), (250, False), (0, False)], ids=["board", "picture", "dark"])
+def test_without_demonstrations_first_observations_tell_a_large_board_from_a_picture(brightest, standardised):
+    class Showing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.np_random.integers(0, brightest + 1, (20, 20, 3)).astype(np.uint8), {}
+
+    place = training.place_of(Showing, 2)
+    lens = training.lens_of(place, None, seed=3)
+    again = training.lens_of(place, None, seed=3)
+    assert lens.standardise == standardised and lens.seen_shape == (20, 20, 3)
+    np.testing.assert_array_equal(lens.mean, again.mean)
+    assert np.abs(np.asarray(lens.mean) - brightest / 2).max() < 0.5 if standardised else not np.any(lens.mean)
+
+
 def test_demonstrators_of_a_world_without_settings_are_recorded_for_those_who_watch():
     world = World("untuned", "", lambda config, task: parade(), record=lambda *_: pytest.fail("too early"))
     found = {name: training.default_run(name, "untuned", world=world).demos for name in ("bc", "itd", "psiphi", "dqn", "ppo")}

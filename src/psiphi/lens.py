@@ -83,7 +83,7 @@ def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
     """The lens for observations of this shape and kind, of which `obs` ``[M, ...]`` are examples."""
     kind = np.dtype(dtype)
     layout = layout_of(shape, kind)
-    standardise = not (kind == np.uint8 and len(arranged_shape(shape, layout)) == 3 and _as_networks_take_it(obs, shape, layout))
+    standardise = not (maybe_picture(shape, kind) and _as_networks_take_it(obs, shape, layout))
     if not standardise:
         return Lens(shape, kind, layout, False, np.zeros((), np.float32), np.ones((), np.float32))
     arranged = look(np.asarray(obs), 0.0, 1.0, layout, False)
@@ -93,6 +93,11 @@ def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
     rounding = 4 * np.finfo(np.float32).eps * np.abs(mean)
     scale = np.where(spread > rounding, spread, 1.0)
     return Lens(shape, kind, layout, True, mean.astype(np.float32), scale.astype(np.float32))
+
+
+def maybe_picture(shape: tuple[int, ...], dtype: Any) -> bool:
+    """Whether observations are bytes in rows and columns: of a picture or of a board, which only their values tell."""
+    return np.dtype(dtype) == np.uint8 and len(arranged_shape(shape, layout_of(shape, dtype))) == 3
 
 
 def _as_networks_take_it(obs: np.ndarray, shape: tuple[int, ...], layout: Layout) -> bool:

@@ -6,7 +6,7 @@ network is an assignment. Modules take a batch of observations ``[B, ...]``.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -223,10 +223,25 @@ class Convolution(eqx.Module):
         sides = [math.ceil(n / self.stride) for n in x.shape[1:3]]
         missing = [max((side - 1) * self.stride + self.kernel - n, 0) for side, n in zip(sides, x.shape[1:3], strict=True)]
         x = jnp.pad(x, ((0, 0), *((m // 2, m - m // 2) for m in missing), (0, 0)))
+        if self.stride > 1 and self.kernel % self.stride == 0:
+            return self._by_blocks(x, sides)
         span = [(side - 1) * self.stride + 1 for side in sides]
         shifts = [(i, j) for i in range(self.kernel) for j in range(self.kernel)]
         patches = [x[:, i : i + span[0] : self.stride, j : j + span[1] : self.stride] for i, j in shifts]
         return jnp.concatenate(patches, axis=-1) @ self.weight + self.bias
+
+    def _by_blocks(self, x: Array, sides: Sequence[int]) -> Array:
+        """Blocks of stride x stride pixels are read by one matrix product, which has the outputs of every part of the kernel side by side;
+        then these are shifted and added. So that nothing large is copied."""
+        stride, shifts, outputs = self.stride, self.kernel // self.stride, self.bias.shape[0]
+        rows, columns = (side + shifts - 1 for side in sides)
+        x = x[:, : rows * stride, : columns * stride]
+        blocks = x.reshape(-1, rows, stride, columns, stride, x.shape[3]).transpose(0, 1, 3, 2, 4, 5).reshape(x.shape[0], rows, columns, -1)
+        weight = self.weight.reshape(shifts, stride, shifts, stride, -1, outputs).transpose(0, 2, 1, 3, 4, 5)
+        weight = weight.reshape(shifts, shifts, blocks.shape[-1], outputs)
+        blocks = blocks.astype(jnp.float32)
+        part = lambda i, j: (blocks @ weight[i, j])[:, i : i + sides[0], j : j + sides[1]]  # noqa: E731
+        return sum(part(i, j) for i in range(shifts) for j in range(shifts)) + self.bias
 
 
 class ImpalaShallow(eqx.Module):

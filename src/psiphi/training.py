@@ -543,7 +543,7 @@ def _seen_inside(run: Run, world: World, place: Place, shown: Shown, features: A
     if not world.lensed:
         return _Inside(place.spec, place.env, shown.demos, None, np.asarray, {}, (), shown.watch)
     algorithm, spec = ALGORITHMS[run.algorithm], place.spec
-    lens = lens_of(spec, shown.demos)
+    lens = lens_of(place, shown.demos, run.seed)
     if algorithm.successor_features:
         given = _given(run, shown, features)
         config = run.agent.itd if hasattr(run.agent, "itd") else run.agent
@@ -579,12 +579,18 @@ def _looked_through(env: Env, spec: EnvSpec, look: Callable[[Any], Any]) -> Env:
     return Env(spec, reset, step)
 
 
-def lens_of(spec: EnvSpec, demos: Demos | None) -> Lens:
-    """What is done to observations: by the demonstrations' mean and spread; before there are any nothing is known of either."""
-    if demos is None or not np.asarray(demos.count).any():
-        return lenses.blank(spec.obs_shape, spec.obs_dtype, False)
-    examples = np.concatenate([np.asarray(demos.steps.obs[k, :count]) for k, count in enumerate(np.asarray(demos.count))])
-    return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype)
+def lens_of(place: Place, demos: Demos | None, seed: int) -> Lens:
+    """What is done to observations: by the demonstrations' mean and spread. Without any, first observations tell boards from pictures,
+    and of numbers nothing is known."""
+    spec = place.spec
+    if demos is not None and np.asarray(demos.count).any():
+        examples = np.concatenate([np.asarray(demos.steps.obs[k, :count]) for k, count in enumerate(np.asarray(demos.count))])
+        return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype)
+    if place.vector is not None and lenses.maybe_picture(spec.obs_shape, spec.obs_dtype):
+        first = np.asarray(place.vector.reset(seed=seed)[0])
+        if first.any():  # a dark screen tells nothing
+            return lenses.lens_for(first, spec.obs_shape, spec.obs_dtype)
+    return lenses.blank(spec.obs_shape, spec.obs_dtype, False)
 
 
 def _looked_at(demos: Demos | None, look: Callable[[np.ndarray], np.ndarray]) -> Demos | None:
