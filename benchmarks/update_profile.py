@@ -2,15 +2,15 @@
 
     python benchmarks/update_profile.py [--worlds highway-multi-task coingrid] [--updates 400] [--out profile.json]
     PYTHONPATH=/tmp/before/src python benchmarks/update_profile.py --out before.json        (of another checkout)
-    python benchmarks/update_profile.py --attempts --worlds highway-multi-task --out attempts.json
+    python benchmarks/update_profile.py --attempts [--turns 2] --worlds highway-multi-task --out attempts.json
 
 One thread. Demonstrations and experience are random numbers of the right shapes: the arithmetic is that of a real run. Three numbers are
 measured in turn, round after round, and their medians are printed, so that a busy machine disturbs them alike: the time of an update (many
 in one compiled scan, as the library runs them), the time of a large matrix product (the peak), and, once, what each kind of operation
 takes, from JAX's own profiler. An update's operations are counted by XLA; most of them are matrix products.
 
-`--attempts` times the same update under each of `ATTEMPTS`, a process for each, as often as `TURNS` says and in turn: what a compiler's
-flag or another way of calling it would gain.
+`--attempts` times the same update under each of `ATTEMPTS`, a process for each, in turn: what a compiler's flag or another way of
+calling it would gain.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from typing import Any
 ROUNDS = 8
 SIDE = 1_024
 """Of the square matrices whose product is the peak."""
-TURNS = 2
 ATTEMPTS: dict[str, tuple[dict[str, str], list[str]]] = {
     "as it is": ({}, []),
     "vectors of 512 bits": ({"XLA_FLAGS": "--xla_cpu_prefer_vector_width=512"}, []),
@@ -46,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--learn", type=int, default=0, metavar="STEPS", help="instead, train three seeds for so many steps")
     parser.add_argument("--unroll", type=int, default=1, help="updates that are one piece of the compiled loop")
     parser.add_argument("--attempts", action="store_true", help="instead, time an update under each of some settings")
+    parser.add_argument("--turns", type=int, default=2, help="of attempts: how often each is timed")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     return parser.parse_args()
 
@@ -146,10 +146,10 @@ def profiled(world: str, updates: int, unroll: int) -> dict[str, Any]:
     }
 
 
-def attempted(world: str, updates: int) -> dict[str, Any]:
+def attempted(world: str, updates: int, turns: int) -> dict[str, Any]:
     """Milliseconds of an update under each setting, in every turn, and the ratio of the medians to that of the update as it is."""
     took: dict[str, list[float]] = {name: [] for name in ATTEMPTS}
-    for _ in range(TURNS):
+    for _ in range(turns):
         for name, (env, flags) in ATTEMPTS.items():
             words = [sys.executable, __file__, "--worlds", world, "--updates", str(updates), *flags]
             with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +207,7 @@ def main() -> None:
     found = {}
     for world in args.worlds:
         if args.attempts:
-            found[world] = got = attempted(world, args.updates)
+            found[world] = got = attempted(world, args.updates, args.turns)
         else:
             found[world] = got = curves(world, args.learn) if args.learn else profiled(world, args.updates, args.unroll)
         print(f"{world}: {json.dumps(got, indent=1)}", flush=True)
