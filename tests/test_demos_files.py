@@ -432,7 +432,7 @@ def test_parquet_is_checked_as_csv_is(damage, tmp_path):
         ({"obs": [[1, 2], [3, None], [4, 5]]}, "step 1: an entry of the observation is missing"),
         ({"obs": [1.0, None, 3.0]}, "step 1: the observation's 'obs' is missing"),
         ({"obs": ["x", "y", "z"]}, "the column 'obs' holds string, expected numbers"),
-        ({"obs": [1.0, 2.0, 3.0], "action": ["l", "r", "l"]}, "the column 'action' holds string, expected numbers"),
+        ({"obs": [1.0, 2.0, 3.0], "action": [b"l", b"r", b"l"]}, "the column 'action' holds binary, expected numbers"),
         ({"obs": [1.0, 2.0, 3.0], "agent": [0.5, 1.0, 1.0]}, "the agent of row 0 is 0.5, expected a name or a whole number"),
         ({"obs": [1.0, 2.0, 3.0], "agent": [True, True, True]}, "the agent is of type bool, expected names or whole numbers"),
         ({"obs": [1.0, 2.0, 3.0], "terminated": [0, 2, 1]}, "step 1: terminated is neither true nor false"),
@@ -461,7 +461,7 @@ def npz(path: Path, **changes) -> Path:
         ({"obs": np.zeros(())}, r"'obs' is float64[], expected numbers with the axes [row, ...]"),
         ({"obs": np.array([["x"]] * 3)}, "expected numbers"),
         ({"action": [0, 1]}, "'action' has shape (2,), expected (3,)"),
-        ({"action": ["l", "r", "l"]}, "'action' is of type <U1, expected numbers"),
+        ({"action": [b"l", b"r", b"l"]}, "'action' is of type |S1, expected numbers"),
         ({"agent": np.array([1j, 1j, 1j])}, "'agent' is of type complex128"),
         ({"terminated": [0, 5, 0]}, "'terminated' holds other numbers than 0 and 1"),
         ({"num_actions": [3, 3]}, "'num_actions' is not a positive integer"),
@@ -715,3 +715,77 @@ def test_a_parquet_file_with_another_number_of_rows_than_it_says_is_refused(tmp_
     monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", lambda *given, **named: list(real(*given, **named))[:0])
     with pytest.raises(UserError, match="is damaged: it says that it has .* rows, but 0 were found"):
         Demonstrations.read(tmp_path / "log.parquet")
+
+
+# --- Actions that are names ----------------------------------------------------------------------------------------------
+
+WORDS = {"robot": ["a", "a", "a", "b", "b"], "action": ["left", "stay", "", "right", "left"], "loaded": [True, False, True, True, False]}
+"""A table of two agents; the third row is only an observation."""
+
+
+def worded(tmp_path: Path, name: str) -> Path:
+    path = tmp_path / name
+    columns: dict[str, Any] = {
+        "agent": WORDS["robot"],
+        "episode": [0, 0, 0, 0, 0],
+        "obs_x": [1.0, 2.0, 3.0, 4.0, 5.0],
+        "loaded": WORDS["loaded"],
+    }
+    columns["action"] = WORDS["action"]
+    if path.suffix == ".csv":
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        path.write_text("\n".join(lines))
+    elif path.suffix == ".npz":
+        np.savez(path, allow_pickle=False, **{key: np.array(column) for key, column in columns.items()})
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        columns["action"] = [name or None for name in columns["action"]]
+        parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["words.csv", "words.npz", "words.parquet"])
+def test_actions_may_be_names(tmp_path, name):
+    demos = Demonstrations.read(worded(tmp_path, name), Columns(obs="obs_x,loaded"))
+    assert demos.action_names == ("left", "right", "stay") and demos.num_actions == 3 and not demos.numbered
+    assert demos.action.tolist() == [0, 2, 1, 0] and demos.episodes.has_final.tolist() == [True, False]
+    assert demos.obs.tolist() == [[1, 1], [2, 0], [4, 1], [5, 0]]
+    assert any("'left' 0, 'right' 1, 'stay' 2" in note for note in demos.notes)
+
+
+@pytest.mark.parametrize("name", ["again.csv", "again.npz", "again.parquet"])
+def test_what_was_a_name_is_known_to_have_been_one(tmp_path, name):
+    need(f"demos{Path(name).suffix}")
+    demos = Demonstrations.read(worded(tmp_path, "words.csv"), Columns(obs="obs_x"))
+    demos.write(tmp_path / name)
+    again = Demonstrations.read(tmp_path / name)
+    same(again, demos)
+    assert again.action_names == demos.action_names and not again.numbered
+
+
+def test_names_in_lists_are_numbered_by_the_alphabet_or_as_told():
+    obs, actions = [np.zeros((2, 1)), np.ones((1, 1))], [["up", "down"], ["up"]]
+    found = Demonstrations.from_lists(obs, actions, ["a", "b"])
+    assert found.action.tolist() == [1, 0, 1] and found.action_names == ("down", "up") and not found.numbered
+    told = Demonstrations.from_lists(obs, actions, ["a", "b"], action_names=("up", "stay", "down"))
+    assert told.action.tolist() == [0, 2, 0] and told.numbered
+    with pytest.raises(UserError, match="An action is 'down', expected one of 'up', 'stay'"):
+        Demonstrations.from_lists(obs, actions, ["a", "b"], action_names=("up", "stay"))
+
+
+def test_names_are_matched_with_those_of_another_log():
+    some = Demonstrations.from_lists([np.zeros((3, 1))], [["up", "down", "up"]], ["a"])
+    as_there = some.named_as(("down", "left", "up"))
+    assert as_there.action.tolist() == [2, 0, 2] and as_there.num_actions == 3 and as_there.action_names == ("down", "left", "up")
+    assert some.named_as(some.action_names) is some and some.named_as(("action 0", "action 1")) is some
+    with pytest.raises(UserError, match="have an action 'up', expected one of 'down', 'left'"):
+        some.named_as(("down", "left"))
+
+
+def test_too_many_names_and_other_numbers_of_them_are_refused(tmp_path, monkeypatch):
+    path = worded(tmp_path, "words.csv")
+    with pytest.raises(UserError, match="names 3 different actions, but num_actions is 5"):
+        Demonstrations.read(path, Columns(obs="obs_x", num_actions=5))
+    monkeypatch.setattr(limits, "MOST_NAMED_ACTIONS", 2)
+    with pytest.raises(UserError, match="too many different names of actions"):
+        Demonstrations.read(path, Columns(obs="obs_x"))

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import psiphi
 import tiny
-from psiphi import cli, training
+from psiphi import cli, training, worlds
 from psiphi.agents import watching
 from psiphi.api import trained
 from psiphi.errors import UserError
@@ -289,3 +289,13 @@ def test_the_api_and_the_command_line_keep_the_same_ego_preferences(tmp_path):
     obs = np.random.default_rng(0).integers(0, 2, (5, 5, 5, 5)).astype(np.uint8)
     values = [partial(psiphi.load(tmp_path / name).explain, obs[0])() for name in ("command", "api")]
     np.testing.assert_array_equal(values[0].values, values[1].values)
+
+
+def test_names_of_actions_are_not_taken_for_a_worlds_numbers():
+    demos = psiphi.Demonstrations.from_lists([np.zeros((2, 4))], [["left", "right"]], ["a"])
+    with pytest.raises(UserError, match="name their actions \\('left', 'right'\\), expected the world's numbers, 0 to 1"):
+        psiphi.PsiPhi("CartPole-v1", demos)
+    spec = training.place_of(gymnasium.make("CartPole-v1"), 1).spec
+    run = training.default_run("bc", "CartPole-v1", steps=0, updates=2)
+    with pytest.raises(UserError, match="expected the world's numbers"):
+        training.shown_to(run, worlds.find("CartPole-v1"), spec, demos)

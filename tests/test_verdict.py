@@ -241,6 +241,21 @@ def test_ids_that_are_right_tell_what_is_done_and_shuffled_ones_do_not():
     assert np.isnan(replanning.ids_tell(log["state"], log["action"], 0 * log["who"], log["episode"], 1))
 
 
+def test_habits_tell_ids_apart_where_no_state_is_seen_twice():
+    log, random = corridor(), np.random.default_rng(2)
+    noise = random.normal(size=(len(log["action"]), 2))
+    told = replanning.habits_tell(noise, log["action"], log["who"], log["episode"], 3)
+    draws = [random.permutation(np.arange(60) % 3)[log["episode"]] for _ in range(200)]
+    shuffled = np.array([replanning.habits_tell(noise, log["action"], who, log["episode"], 3) for who in draws])
+    assert told > 1.5 * verdict.IDS and shuffled.max() < verdict.IDS
+    assert abs(shuffled.mean()) < 0.3 and 0.8 < shuffled.std() < 1.2, "a standard deviation is one"
+    changed = noise + log["who"][:, None]
+    assert replanning.habits_tell(changed, 0 * log["action"], log["who"], log["episode"], 3) > 1.5 * verdict.IDS, "what changes counts, too"
+    assert replanning.habits_tell(0 * noise, 0 * log["action"], log["who"], log["episode"], 3) == 0, "nothing differs"
+    alone = np.arange(len(log["action"])) // 20
+    assert np.isnan(replanning.habits_tell(noise, log["action"], alone, alone, int(alone.max()) + 1)), "one episode of each"
+
+
 # --- The judgement -----------------------------------------------------------------------------------------------------------------
 
 FINE = {

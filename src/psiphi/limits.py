@@ -8,6 +8,8 @@ from psiphi.errors import UserError
 
 MOST_ACTIONS = 65_536
 """Different actions; each costs a row of every network and of every table."""
+MOST_NAMED_ACTIONS = 1_000
+"""Different actions that came as names: more are texts of another kind."""
 MOST_AGENTS = 4_096
 """Different agents; each costs a head of every network."""
 MOST_COLUMNS = 65_536

@@ -184,6 +184,7 @@ def compared(found: Loaded, demos: Demonstrations) -> dict[str, dict[str, float]
 
     `nll` are nats per step; `calibration` is the expected calibration error of the likeliest action's probability, in ten bins.
     """
+    demos = demos if found.known is None else demos.named_as(found.known.actions)
     check_fits(demos, spec_of(found))
     result: dict[str, dict[str, float]] = {}
     for k, agent in enumerate(demos.agents):

@@ -363,6 +363,8 @@ def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demo
     if isinstance(logs, Demos):  # who they are of, only the run can say
         count = logs.count.shape[0]
         return _pooled(run, Shown(logs, run.demonstrators if len(run.demonstrators) == count else tuple(range(count))))
+    if world.entered:
+        check_numbered(logs, spec)
     check_fits(logs, spec)
     kept = called(logs) if logs.num_actions == spec.num_actions else {}
     return _pooled(run, Shown(logs.to_demos(), logs.agents, None, logs.names, kept))
@@ -393,12 +395,21 @@ def pool(demos: Demos) -> Demos:
     return Demos(Demonstration(*map(joined, demos.steps)), jnp.sum(demos.count, keepdims=True), frames=frames)
 
 
+def check_numbered(demos: Demonstrations, spec: EnvSpec) -> None:
+    """One sentence for demonstrations whose actions are names: which of the world's numbers each of them is, is not known."""
+    if not demos.numbered:
+        some = ", ".join(map(repr, demos.action_names[:6])) + (" ..." if demos.num_actions > 6 else "")
+        raise UserError(f"The demonstrations name their actions ({some}), expected the world's numbers, 0 to {spec.num_actions - 1}.")
+
+
 def check_fits(demos: Demonstrations, spec: EnvSpec) -> None:
     """One sentence for demonstrations of another world."""
     if demos.obs.shape[1:] != spec.obs_shape:
         raise UserError(f"The demonstrations' observations have shape {demos.obs.shape[1:]}, but the world's have {spec.obs_shape}.")
     if demos.num_actions > spec.num_actions:
         raise UserError(f"The demonstrations have {demos.num_actions} actions, but the world has {spec.num_actions}.")
+    if not demos.numbered and demos.num_actions < spec.num_actions:
+        raise UserError(f"The demonstrations name {demos.num_actions} actions, expected all {spec.num_actions}, as names are numbered.")
 
 
 # --- Training ------------------------------------------------------------------------------------------------------------

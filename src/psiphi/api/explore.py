@@ -80,6 +80,7 @@ def data(known: Known, demos: Demonstrations | None, world: World | None = None,
             "or a model trained on CoinGrid."
         )
     if demos is not None:
+        demos = demos.named_as(known.actions)
         check_fits(demos, known.lens.shape, known.num_actions)
         strangers = [agent for agent in demos.agents if agent not in known.agents]
         if strangers:

@@ -177,7 +177,7 @@ def background_steps(background: Background | None, demos: Demonstrations, seed:
     """Steps that are evaluated on and never imitated; an environment is walked in at random."""
     if background is None:
         return None
-    walked = background if isinstance(background, Demonstrations) else _walked(background, seed)
+    walked = background.named_as(demos.action_names) if isinstance(background, Demonstrations) else _walked(background, seed)
     if walked.obs.shape[1:] != demos.obs.shape[1:]:
         raise UserError(f"The background's observations have shape {walked.obs.shape[1:]}, expected {demos.obs.shape[1:]}, as there.")
     if walked.num_actions > demos.num_actions:

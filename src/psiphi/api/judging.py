@@ -19,6 +19,8 @@ from psiphi.demos.demonstrations import Episodes
 from psiphi.model import Model
 from psiphi.types import Demonstration
 
+MOST_COMPARED = 64
+"""Of observations with more numbers, only actions are compared to see whether ids are shuffled."""
 MOST_STEPS = 20_000
 """Steps, of whole episodes, from which the evidence is measured."""
 
@@ -329,7 +331,8 @@ def measured(known: Known, members: Sequence[Model], steps: Steps, answer: Asked
     facts: dict[str, Any] = dict(agents=K, num_actions=A)
     seen = _as_seen(known, steps.obs)
     action, some = steps.action.astype(np.int32), _some(len(steps.action), seed)
-    tells = (  # counting needs states that repeat, policies need episodes that were held out: whatever tells more
+    tells = (  # counting needs states that repeat, policies held-out episodes, habits differences on the whole: whatever tells more
+        replanning.habits_tell(_changes(steps), steps.action.astype(np.int64), steps.who, steps.episode, K),
         replanning.ids_tell(steps.state, steps.action.astype(np.int64), steps.who, steps.episode, K),
         evidence.ids_tell(log_prob, steps.who, steps.episode, steps.held),
     )
@@ -347,8 +350,16 @@ def measured(known: Known, members: Sequence[Model], steps: Steps, answer: Asked
         held_out_steps=np.bincount(steps.who[steps.held], minlength=K).astype(float),
         consistency=known.beta * np.asarray(known.model.units),
         lapse=np.asarray(known.lapse or [math.nan] * K),
-        ids=float(np.fmax(*tells)),
+        ids=float(np.fmax.reduce(tells)),
     )
+
+
+def _changes(steps: Steps) -> np.ndarray:
+    """[N, n]: how the observed numbers change in each step; of pictures, nothing."""
+    if math.prod(steps.obs.shape[1:]) > MOST_COMPARED:
+        return np.zeros((len(steps.obs), 0))
+    before, after = (x.reshape(len(x), -1).astype(np.float64) for x in (steps.obs, steps.next_obs))
+    return after - before
 
 
 def _some(steps: int, seed: int) -> np.ndarray:

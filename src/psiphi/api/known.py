@@ -214,7 +214,7 @@ class Learned:
     def accuracies(self, demos: Demonstrations) -> dict[AgentId, float]:
         """The same for each agent; agents without a step are left out."""
         known = self._trained()
-        doors.demonstrations(demos, Demonstrations)
+        demos = doors.demonstrations(demos, Demonstrations).named_as(known.actions)
         check_fits(demos, known.lens.shape, known.num_actions)
         mine = {agent: demos.agent_index == k for k, agent in enumerate(demos.agents)}
         return {

@@ -46,6 +46,7 @@ class State(NamedTuple):
 def joined(known: Known, config: ITDConfig, demos: Demonstrations, *, updates: int, seed: int, progress: bool) -> Known:
     """The same knowledge with the agents of these demonstrations added, and with a verdict on them beside the one that there is."""
     check_new(known, demos)
+    demos = demos.named_as(known.actions)
     shown, held = judging.shown_and_held(demos, HELD_OUT, seed)
     steps, old = shown.to_demos(), len(known.agents)
     inner = newcomer_config(config, known.beta)

@@ -91,6 +91,7 @@ class PsiPhi(Shown):
             self.world.env(self.world.config, self.world.task(self.world.config, task or self.world.own)), self.num_envs
         )
         if self.demos is not None:
+            training.check_numbered(self.demos, place.spec)
             training.check_fits(self.demos, place.spec)
         agents = 0 if self.demos is None else len(self.demos.agents)
         self.config = online(self._tuned() if given is None else given, agents, tuple(place.spec.obs_shape))

@@ -24,6 +24,8 @@ OWN_PRIOR = 3.0
 """The weight, in steps, of what everybody does in a state when an agent's own actions there are counted."""
 LOTS = 30
 """So often ids are drawn by lot, to know how well they predict if they mean nothing."""
+EPISODE_LOTS = 300
+"""The same where only whole episodes are compared, which costs little."""
 LONG = 1_024
 """Rows of more bytes, pictures say, are compared by a hash of 64 bits."""
 COMPARED = 0.2
@@ -194,6 +196,40 @@ def ids_tell(
     random = np.random.default_rng(seed)
     by_lot = np.array([gain(random.permutation(who[first])) for _ in range(LOTS)])
     return float((gain(who[first]) - by_lot.mean()) / max(by_lot.std(ddof=1), 1e-9))
+
+
+def habits_tell(
+    what: Float[np.ndarray, "N n"],
+    action: Int[np.ndarray, " N"],
+    who: Int[np.ndarray, " N"],
+    episode: Int[np.ndarray, " N"],
+    agents: int,
+    seed: int = 0,
+) -> float:
+    """By how many standard deviations episodes of one agent are more alike than episodes drawn by lot, over all agents.
+
+    Episodes are alike in how often each action is taken and in the mean of `what` over their steps, what changes say. States need not
+    repeat. nan where no agent has two episodes.
+    """
+    episodes, first, number = np.unique(episode, return_index=True, return_inverse=True)
+    ids, length = who[first], np.bincount(number)
+    if agents < 2 or len(episodes) <= len(np.unique(ids)):
+        return float("nan")
+    done = np.eye(int(action.max(initial=0)) + 1)[action]
+    numbers = np.concatenate([done, what.reshape(len(action), -1)], axis=1).astype(np.float64)
+    mean = np.stack([np.bincount(number, column) / length for column in numbers.T], axis=1)
+    varies = mean.std(axis=0) > 1e-9 * (1 + np.abs(mean).max(axis=0))
+    if not varies.any():
+        return 0.0
+    mean = (mean[:, varies] - mean[:, varies].mean(axis=0)) / mean[:, varies].std(axis=0)
+
+    def apart(ids: np.ndarray) -> float:
+        total = np.stack([np.bincount(ids, column, agents) for column in mean.T], axis=1)
+        return float(np.cbrt(np.sum(np.square(total) / np.maximum(np.bincount(ids, minlength=agents), 1)[:, None])))  # nearly normal
+
+    random = np.random.default_rng(seed)
+    by_lot = np.array([apart(random.permutation(ids)) for _ in range(EPISODE_LOTS)])
+    return float((apart(ids) - by_lot.mean()) / max(by_lot.std(ddof=1), 1e-9))
 
 
 def _without_own_episode(key: Int[np.ndarray, " N"], episode: Int[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:

@@ -37,8 +37,8 @@ class Columns:
     """The observation: names or patterns, separated by commas ("x,y,speed", "lidar_*"). Where no column is called
     obs or `obs_...`, all columns of numbers without another role. In a Minari dataset of dictionaries, the key."""
     action: str = "action"
-    """A whole number from 0; for psiphi demos discretise, any numbers, columns separated by commas. Missing in the last row of an episode:
-    that row is only the observation after the last step."""
+    """A whole number from 0, or a name; for psiphi demos discretise, any numbers, columns separated by commas. Missing in the last row of
+    an episode: that row is only the observation after the last step."""
     terminated: str = "terminated"
     """True at the step after which the task was over. May be missing."""
     truncated: str = "truncated"

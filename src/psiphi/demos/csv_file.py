@@ -24,6 +24,8 @@ PREAMBLE = "# psiphi "
 """Before the header, and only where actions have names: what they mean, in JSON."""
 PEEKED = 1_000
 """Lines by which it is seen which columns hold numbers."""
+TRUTHS = {"true": 1.0, "false": 0.0}
+"""How tables write truth values in columns of numbers."""
 TRUE, FALSE = {"true", "t", "yes", "1", "1.0"}, {"false", "f", "no", "0", "0.0", ""}
 
 
@@ -59,7 +61,8 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
     found = find(str(path), present, columns, lambda names: [name for name in names if _numeric(peeked, present.index(name))])
     # A row takes a byte for each of its fields; of rows with fewer there may be some, but not many.
     most = min(most, path.stat().st_size // len(present) + limits.MOST_WRONG_ROWS + 2)
-    table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"))
+    named = len(found.action) == 1 and _names(peeked, present.index(found.action[0]))
+    table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"), named)
     reader = itertools.chain(peeked, reader)
     empty, at_once = 0, max(min(LINES, CELLS // len(present)), 1)
     with display.shown(f"reading {path.name}", done=0, total=most, enabled=progress) as bar:
@@ -80,25 +83,41 @@ def _line(path: Path, file) -> str:
 
 
 def _numeric(lines: list[list[str]], place: int) -> bool:
-    """Whether a column holds numbers, by its first cells; empty ones say nothing."""
-    cells = [line[place] for line in lines if place < len(line) and line[place].strip()]
+    """Whether a column holds numbers, or true and false, by its first cells; empty ones say nothing."""
+    cells = _first(lines, place)
+    return bool(cells) and all(_value(cell) is not None for cell in cells)
+
+
+def _names(lines: list[list[str]], place: int) -> bool:
+    """Whether a column holds names, by its first cells: none of them is a number."""
+    cells = _first(lines, place)
+    return bool(cells) and not any(_value(cell) is not None and cell.lower() not in TRUTHS for cell in cells)
+
+
+def _first(lines: list[list[str]], place: int) -> set[str]:
+    return {line[place].strip() for line in lines if place < len(line) and line[place].strip()}
+
+
+def _value(cell: str) -> float | None:
+    """A number, 1 for true and 0 for false; None for anything else."""
     try:
-        return bool(cells) and _plain("".join(cells)) and np.array(cells, np.float64).ndim == 1
+        return float(cell) if _plain(cell) else None
     except ValueError:
-        return False
+        return TRUTHS.get(cell.strip().lower())
 
 
 class _Table:
     """The columns as they grow, in arrays that are large enough from the start."""
 
-    def __init__(self, path: Path, found: Found, present: list[str], most: int, dtype: np.dtype):
+    def __init__(self, path: Path, found: Found, present: list[str], most: int, dtype: np.dtype, named: bool):
         limits.check_memory(path, most * (len(found.obs) * dtype.itemsize + 32))
         self.file, self.found, self.present, self.dtype = str(path), found, present, dtype
         self.place = {name: i for i, name in enumerate(present)}
         self.obs = np.empty((most, len(found.obs)), dtype)
-        self.numbers = {name: np.empty(most) for name in (*found.action, found.t) if name is not None}
+        self.named = found.action[:1] if named else ()
+        self.numbers = {name: np.empty(most) for name in (*found.action, found.t) if name is not None and name not in self.named}
         self.flags = {name: np.empty(most, bool) for name in (found.terminated, found.truncated) if name is not None}
-        self.ids = {name: (Coder(), np.empty(most, np.int32)) for name in found.ids}
+        self.ids = {name: (Coder(), np.empty(most, np.int32)) for name in (*found.ids, *self.named)}
         self.flaws: list[Flaw] = []
         self.rows = self.wrong = 0
 
@@ -142,15 +161,11 @@ class _Table:
             return np.array([self._number(i, cell, what, blank) for i, cell in enumerate(cells)])
 
     def _number(self, i: int, cell: str, what: str, blank: bool) -> float:
-        try:
-            if not _plain(cell):
-                raise ValueError
-            return float(cell)
-        except ValueError:
-            if cell.strip() or not blank:
-                found = repr(cell) if cell.strip() else "missing"
-                self._flaw(i, "not a number", f"{what} is {found}, expected a number")
-            return np.nan
+        value = _value(cell)
+        if value is None and (cell.strip() or not blank):
+            found = repr(cell) if cell.strip() else "missing"
+            self._flaw(i, "not a number", f"{what} is {found}, expected a number")
+        return np.nan if value is None else value
 
     def _truths(self, cells: tuple[str, ...], name: str) -> np.ndarray:
         meaning = {cell: _truth(cell) for cell in set(cells)}
@@ -165,12 +180,12 @@ class _Table:
 
     def result(self, columns: Columns, meant: dict[str, Any]) -> Rows:
         found, n = self.found, self.rows
-        ids = {name: coder.ids(column[:n], numeric=True) for name, (coder, column) in self.ids.items()}
+        ids = {name: coder.ids(column[:n], numeric=name not in self.named) for name, (coder, column) in self.ids.items()}
+        action = ids[self.named[0]] if self.named else together([self.numbers[name][:n] for name in found.action], n)
         return Rows(
             file=self.file,
             obs=self.obs[:n].reshape(n, *found.shape),
             names=found.names,
-            action=together([self.numbers[name][:n] for name in found.action], n),
             agent=combined([ids[name] for name in found.agent], n, "all"),
             episode=combined([ids[name] for name in found.episode], n, 0),
             group=combined([ids[name] for name in found.group], n, 0) if found.group else None,
@@ -179,10 +194,9 @@ class _Table:
             truncated=None if found.truncated is None else self.flags[found.truncated][:n],
             flaws=tuple(self.flaws),
             notes=found.notes,
-            num_actions=files.how_many(columns, None, meant),
             ends=columns.ends,
             action_columns=found.action,
-            **meant,
+            **files.acted(self.file, columns, None, meant, action),
         )
 
 

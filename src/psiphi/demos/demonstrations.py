@@ -78,6 +78,8 @@ class Demonstrations:
     """What the actions are called; "action 0" and so on if they have no names."""
     discretiser: Discretiser | None = None
     """What the actions stand for, where they were continuous."""
+    numbered: bool = True
+    """Whether actions came as numbers; names were numbered in alphabetical order, which need not be a world's."""
     groups: tuple[AgentId, ...] = ()
     """Names of groups of episodes that `split` keeps together."""
     group: np.ndarray | None = None
@@ -142,15 +144,20 @@ class Demonstrations:
         """Demonstrations from one entry per episode: T + 1 observations (or T, if none was recorded after the last step), T actions, who.
 
         `terminated` says which episodes ended because the task was over. Where neither flag is given, episodes count as truncated. With a
-        `discretiser`, actions are continuous and it chooses the nearest. Episodes of one of the `groups` are never split.
+        `discretiser`, actions are continuous and it chooses the nearest. Actions may be names, which are numbered in alphabetical order,
+        or in that of `action_names`. Episodes of one of the `groups` are never split.
         """
         from psiphi.demos import rows, validate
 
+        names_of, numbered = tuple(action_names), True
         if discretiser is not None:
             actions = [discretiser.transform(some) for some in actions]
             num_actions = discretiser.num_actions
+        elif rows.are_names(actions):
+            names_of, numbered = names_of or rows.names_in(actions), bool(names_of)
+            actions, num_actions = rows.numbers_of(actions, names_of), num_actions or len(names_of)
         given = rows.from_lists(observations, actions, agents, episodes, terminated, truncated, num_actions, tuple(names), groups=groups)
-        return validate.checked(given._replace(action_names=tuple(action_names), discretiser=discretiser))
+        return validate.checked(given._replace(action_names=names_of, discretiser=discretiser, numbered=numbered))
 
     @classmethod
     def from_demos(cls, demos: "Demos", episode: Any, agents: Sequence[AgentId], num_actions: int) -> "Demonstrations":
@@ -372,9 +379,23 @@ class Demonstrations:
             notes=tuple(dict.fromkeys(note for part in every for note in part.notes)),
             action_names=_merged_actions(every),
             discretiser=self.discretiser,
+            numbered=all(part.numbered for part in every),
             groups=groups,
             group=group,
         )
+
+    def named_as(self, names: Sequence[str]) -> "Demonstrations":
+        """The same with actions numbered as in `names`, where actions have names; without names they are taken as they are."""
+        unnamed = unnamed_actions(self.num_actions)
+        if self.action_names == unnamed or tuple(names) in (self.action_names, unnamed_actions(len(names))):
+            return self
+        place = {name: number for number, name in enumerate(names)}
+        strange = [name for name in self.action_names if name not in place]
+        if strange:
+            known = ", ".join(map(repr, names[:12])) + (" ..." if len(names) > 12 else "")
+            raise UserError(f"The demonstrations have an action {strange[0]!r}, expected one of {known}.")
+        numbers = np.array([place[name] for name in self.action_names], np.int32)
+        return dataclasses.replace(self, action=numbers[self.action], num_actions=len(names), action_names=tuple(names))
 
     def _chosen(self, chosen: np.ndarray) -> "Demonstrations":
         """Only some episodes; all agents stay known."""

@@ -15,7 +15,7 @@ from psiphi import disk
 from psiphi.demos.columns import Columns
 from psiphi.demos.demonstrations import Demonstrations, unnamed_actions
 from psiphi.demos.discretiser import Discretiser
-from psiphi.demos.rows import CHUNK, Rows
+from psiphi.demos.rows import CHUNK, Ids, Rows, by_name
 from psiphi.errors import UserError
 
 DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, EOFError, struct.error, zlib.error)
@@ -84,7 +84,8 @@ def extra(module: str, name: str, purpose: str) -> Any:
 def meaning(demos: Demonstrations) -> dict[str, Any]:
     """What the actions mean, for JSON: their names and what they stand for, as far as that was said."""
     named = demos.action_names != unnamed_actions(demos.num_actions)
-    names = {"action_names": list(demos.action_names)} if named else {}
+    names: dict[str, Any] = {"action_names": list(demos.action_names)} if named else {}
+    names |= {} if demos.numbered else {"numbered": False}
     return names | ({} if demos.discretiser is None else {"discretiser": demos.discretiser.to_dict()})
 
 
@@ -96,13 +97,20 @@ def meant(file: str, said: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{file} is damaged: the names of its actions are not a list of strings.")
     discretiser = None if given is None else Discretiser.from_dict(given, f"{file}: the discretiser")
-    return {"action_names": tuple(names), "discretiser": discretiser}
+    return {"action_names": tuple(names), "discretiser": discretiser, "numbered": said.get("numbered") is not False}
 
 
 def how_many(columns: Columns, told: int | None, meant: dict[str, Any]) -> int | None:
     """How many actions there are, by whoever says so."""
     known = meant.get("discretiser")
     return columns.num_actions or told or (len(meant.get("action_names", ())) or None if known is None else known.num_actions)
+
+
+def acted(file: str, columns: Columns, told: int | None, meant: dict[str, Any], action: np.ndarray | Ids) -> dict[str, Any]:
+    """The actions and what is known of them, as fields of `Rows`: numbers, or names."""
+    if isinstance(action, Ids):
+        return by_name(file, action, columns.num_actions)
+    return {"action": action, "num_actions": how_many(columns, told, meant), **meant}
 
 
 replacing = disk.drafted

@@ -139,7 +139,6 @@ def _rows(path: Path, arrays: dict[str, np.ndarray], columns: Columns, places: P
         file=file,
         obs=_cast(file, places.obs[0], obs, dtype),
         names=names,
-        action=action,
         agent=_key(file, "agent", arrays, places.agent, len(obs), "all"),
         episode=_key(file, "episode", arrays, places.episode, len(obs), 0),
         group=_key(file, "group", arrays, places.group, len(obs), 0) if places.group else None,
@@ -148,10 +147,9 @@ def _rows(path: Path, arrays: dict[str, np.ndarray], columns: Columns, places: P
         truncated=_truths(file, columns.truncated, arrays),
         **_finals(file, arrays, obs, dtype),
         notes=places.notes,
-        num_actions=files.how_many(columns, _num_actions(file, arrays), meant),
         ends=columns.ends,
         action_columns=action_columns,
-        **meant,
+        **files.acted(file, columns, _num_actions(file, arrays), meant, action),
     )
 
 
@@ -173,10 +171,13 @@ def _observations(file: str, arrays: dict[str, np.ndarray], names: tuple[str, ..
 
 def _actions(
     file: str, arrays: dict[str, np.ndarray], columns: Columns, names: tuple[str, ...], rows: int
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The actions as `Rows` hold them, and what their numbers are called; an array with the axes [row, number] is several of them."""
+) -> tuple[np.ndarray | Ids, tuple[str, ...]]:
+    """The actions as `Rows` hold them, or their names, and what their numbers are called; an array with the axes [row, number] is several
+    of them."""
     if not names:
         return np.full(rows, np.nan), ()
+    if len(names) == 1 and arrays[names[0]].dtype.kind == "U" and arrays[names[0]].ndim == 1:
+        return _ids(file, "action", arrays[names[0]], None), names
     found = [_numbers(file, name, arrays[name]) for name in names]
     if len(found) == 1 and found[0].ndim == 1:
         return found[0], names

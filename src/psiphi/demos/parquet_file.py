@@ -38,7 +38,7 @@ def read(path: Path, columns: Columns, progress: bool) -> Rows:
             found = find(
                 str(path), schema.names, columns, lambda names: [n for n in names if _is_number(pyarrow.types, schema.field(n).type)]
             )
-            names = [name for name in found.ids if _is_text(pyarrow.types, file.schema_arrow.field(name).type)]
+            names = [n for n in (*found.ids, *found.action) if _is_text(pyarrow.types, schema.field(n).type)]
         with parquet.ParquetFile(path, pre_buffer=False, read_dictionary=names) as file:
             return _read(path, file, found, columns, progress)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError) as error:
@@ -67,6 +67,8 @@ class _Table:
         self.file, self.found, self.size = str(path), found, file.metadata.num_rows
         limits.check_growth(path, 16 * self.size)
         self.said = _said(path, file.schema_arrow.metadata)
+        text = len(found.action) == 1 and _is_text(_pyarrow()[0].types, file.schema_arrow.field(found.action[0]).type)
+        self.named = found.action if text else ()
         kinds = {name: self._kind(file.schema_arrow.field(name).type, name) for name in found.read}
         self.shape, self.names = found.shape, found.names
         lists = [name for name in found.obs if isinstance(kinds[name], tuple)]
@@ -80,19 +82,21 @@ class _Table:
         if not lists:
             self._reserve(self.shape)
         self.ids = {name: _IdColumn(str(path), role, self.size) for name, role in self._roles().items()}
-        self.numbers = {name: np.empty(self.size) for name in (*found.action, found.t) if name is not None}
+        self.numbers = {name: np.empty(self.size) for name in (*found.action, found.t) if name is not None and name not in self.named}
         self.flags = {name: np.empty(self.size, bool) for name in (found.terminated, found.truncated) if name is not None}
         self.flaws: list[Flaw] = []
 
     def _roles(self) -> dict[str, str]:
         """What each column of names says."""
         found = self.found
-        return {name: role for role in ("group", "episode", "agent") for name in getattr(found, role)}
+        return {name: "action" for name in self.named} | {
+            name: role for role in ("group", "episode", "agent") for name in getattr(found, role)
+        }
 
     def _kind(self, arrow: Any, name: str) -> Any:
         """The NumPy type of a column; for a column of lists, that and a length (None where lists differ)."""
         types = _pyarrow()[0].types
-        if name in self.found.ids:
+        if name in self.found.ids or name in self.named:
             return None
         lists = types.is_fixed_size_list(arrow) or types.is_list(arrow) or types.is_large_list(arrow)
         value = arrow.value_type if lists else arrow
@@ -181,11 +185,11 @@ class _Table:
         assert self.obs is not None
         ids, n = {name: column.result() for name, column in self.ids.items()}, self.size
         meant = files.meant(self.file, self.said, columns)
+        action = ids[self.named[0]] if self.named else together([self.numbers[name] for name in found.action], n)
         return Rows(
             file=self.file,
             obs=self.obs,
             names=self.names,
-            action=together([self.numbers[name] for name in found.action], n),
             agent=combined([ids[name] for name in found.agent], n, "all"),
             episode=combined([ids[name] for name in found.episode], n, 0),
             group=combined([ids[name] for name in found.group], n, 0) if found.group else None,
@@ -194,10 +198,9 @@ class _Table:
             truncated=None if found.truncated is None else self.flags[found.truncated],
             flaws=tuple(self.flaws),
             notes=found.notes,
-            num_actions=files.how_many(columns, self.said.get("num_actions"), meant),
             ends=columns.ends,
             action_columns=found.action,
-            **meant,
+            **files.acted(self.file, columns, self.said.get("num_actions"), meant, action),
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from psiphi import doors
+from psiphi import doors, limits
 from psiphi.demos.columns import entry_names, kept_dtype
 from psiphi.demos.demonstrations import Demonstrations, Episodes, PerEpisode
 from psiphi.demos.discretiser import Discretiser
@@ -61,6 +61,8 @@ class Rows(NamedTuple):
     """What the numbers of an action are called."""
     action_names: tuple[str, ...] = ()
     discretiser: Discretiser | None = None
+    numbered: bool = True
+    """Whether actions came as numbers; names are numbered in alphabetical order."""
     group: Ids | None = None
     """Which rows must stay together when some are held out."""
 
@@ -146,6 +148,17 @@ def together(actions: Sequence[np.ndarray], rows: int) -> np.ndarray:
     return actions[0] if len(actions) == 1 else np.stack(actions, axis=1)
 
 
+def by_name(file: str, actions: Ids, num_actions: int | None) -> dict[str, Any]:
+    """Actions that came as names, as fields of `Rows`: they are numbered in alphabetical order."""
+    if num_actions not in (None, len(actions.names)):
+        raise UserError(f"{file} names {len(actions.names)} different actions, but num_actions is {num_actions}; expected as many.")
+    limits.check_most(f"{file} has too many different names of actions", len(actions.names), limits.MOST_NAMED_ACTIONS)
+    names = sorted(str(name) for name in actions.names)
+    rank = {name: place for place, name in enumerate(names)}
+    numbers = np.array([rank[str(name)] for name in actions.names] + [np.nan])  # the last one is for rows without an action
+    return {"action": numbers[actions.codes], "action_names": tuple(names), "num_actions": len(names), "numbered": False}
+
+
 def no_action(action: np.ndarray) -> np.ndarray:
     """bool[N]: where there is no action."""
     return np.isnan(action) if action.ndim == 1 else np.logical_or.reduce(np.isnan(action), axis=1)
@@ -222,11 +235,17 @@ def build(rows: Rows, where: Layout) -> Demonstrations:
         ),
         num_actions=rows.num_actions or int(action.max()) + 1,
         names=rows.names,
-        notes=rows.notes,
+        notes=rows.notes if rows.numbered else (*rows.notes, _numbering(rows)),
         action_names=rows.action_names,
         discretiser=rows.discretiser,
+        numbered=rows.numbered,
         **_groups(rows, where),
     )
+
+
+def _numbering(rows: Rows) -> str:
+    some = ", ".join(f"{name!r} {number}" for number, name in enumerate(rows.action_names[:12]))
+    return f"{rows.file}: the actions are names, numbered in alphabetical order: {some}{' ...' if len(rows.action_names) > 12 else ''}."
 
 
 def _groups(rows: Rows, where: Layout) -> dict[str, Any]:
@@ -310,6 +329,26 @@ def from_lists(
     group = None if groups is None else _repeated(groups, rows_of)
     rest: dict[str, Any] = {"flaws": tuple(flaws), "notes": notes, "num_actions": num_actions, "group": group}
     return Rows(file, obs, names, action, who, which, t, flags[0], flags[1], **rest)
+
+
+def are_names(actions: PerEpisode) -> bool:
+    """Whether the first action that there is came as a name."""
+    first = next((some for some in actions if hasattr(some, "__len__") and len(some)), None)
+    return first is not None and not isinstance(first, str | bytes) and isinstance(np.asarray(first, object).flat[0], str)
+
+
+def names_in(actions: PerEpisode) -> tuple[str, ...]:
+    """All names of actions, in alphabetical order."""
+    return tuple(sorted({str(name) for some in actions for name in np.asarray(some, object).flat}))
+
+
+def numbers_of(actions: PerEpisode, names: Sequence[str]) -> list[np.ndarray]:
+    """Names of actions as places in `names`."""
+    place = {name: number for number, name in enumerate(names)}
+    strange = [name for some in actions for name in np.asarray(some, object).flat if name not in place]
+    if strange:
+        raise UserError(f"An action is {strange[0]!r}, expected one of {', '.join(map(repr, names))}.")
+    return [np.array([place[name] for name in np.asarray(some, object).flat], np.int64) for some in actions]
 
 
 def _numbered(agents: PerEpisode) -> list[int]:

@@ -131,6 +131,8 @@ def discretised(rows: Rows, actions: Discretiser | Recipe) -> Rows:
     """Rows whose continuous actions are the nearest of a few."""
     if rows.discretiser is not None:
         raise UserError(f"{rows.file}: the actions are discrete already, they stand for {', '.join(rows.discretiser.columns)}.")
+    if not rows.numbered:
+        raise UserError(f"{rows.file}: the actions are names, {listed(rows.action_names)}, expected numbers: names are discrete already.")
     columns = rows.action_columns
     values = rows.action if rows.action.ndim == 2 else rows.action[:, None]
     known = ~np.isnan(values).any(1)

@@ -50,7 +50,7 @@ def never_entered(spec: EnvSpec) -> World:
     def unreachable(*_: Any) -> Any:
         raise AssertionError("no agent acts here")
 
-    return world_of(Env(spec, unreachable, unreachable))
+    return replace(world_of(Env(spec, unreachable, unreachable)), entered=False)
 
 
 def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:

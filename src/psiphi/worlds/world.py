@@ -122,6 +122,8 @@ class World:
     """``truth(config, demonstrators, model, seed, episodes)``: what a model inferred beside what is true; None: the truth is not known."""
     lensed: bool = False
     """Whether it is not known how its numbers are scaled: they are then standardised by the demonstrations before a network sees them."""
+    entered: bool = True
+    """Whether agents can act in it, so that its actions have numbers of their own."""
     drawn: Callable[[Any, str], gymnasium.Env[Any, Any]] | None = None
     """``drawn(config, task)``: a Gymnasium environment that draws itself, ``render_mode="rgb_array"``; None: it cannot be drawn."""
 
