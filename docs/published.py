@@ -297,6 +297,57 @@ def update_curves() -> str:
     return markdown(["", "", *(f"{n:,} steps" for n in steps)], rows)
 
 
+def many_runs() -> str:
+    """What was asked of tuning, clusters, survival and speed, and what was found."""
+    kills, faults, cost, killed = (lines(f"survival/{name}.jsonl") for name in ("torture-kills", "torture-faults", "torture-cost", "kills"))
+    tuned, trials = (stored(f"tune/dqn-highway-multi-task/{name}.json") for name in ("comparison", "cost"))
+    seeds = stored("benchmarks/seeds.json")
+    before, now = (stored(f"benchmarks/update_profile{when}.json") for when in ("_before", ""))
+    found, preset = (
+        words(Estimate(got["iqm"], *got["interval"], 10, 0), 2) for got in (tuned[name]["at the end"] for name in ("found", "preset"))
+    )
+
+    def survived(on: str) -> str:
+        got = [row for row in killed if row["on"] == on]
+        assert all(row["equal"] for row in got)
+        return f"{sum(row['kills'] for row in got)} kills, nodes lost: {sum(row['nodes_lost'] for row in got)}; cells equal"
+
+    assert all(row["equal"] for row in kills)
+    states = sum(row["boundaries"] for row in faults)
+    wrong, unloadable = (sum(row[name] for row in faults) for name in ("wrong", "unloadable"))
+    algorithms = len({row["algorithm"] for row in kills})
+    total, saving = (sum(row[name] for row in kills) for name in ("kills", "in_a_checkpoint"))
+    faster = " and ".join(
+        f"{before[world]['ms_per_update'] / now[world]['ms_per_update']:.2f}" for world in ("highway-multi-task", "coingrid")
+    )
+    share = " and ".join(f"{now[world]['share_of_peak']:.2f}" for world in ("highway-multi-task", "coingrid"))
+    checkpoints = " and ".join(f"{100 * row['share']:.1f} %" for row in cost)
+    trial = trials["a trial in one program over a run by itself"]
+    per_cpu_s = seeds["vmapped over one after the other, per CPU second"]
+    rows = [
+        ["a DQN on Highway, found settings beside the preset's: return at the end, 10 fresh seeds", "", f"{found} beside {preset}"],
+        [f"cost of a trial among {trials['trials']} in one program, over a run by itself", "", f"{trial:.2f}"],
+        ["a reproduction on Ray, a head and two nodes", "10 kills", survived("ray")],
+        ["a reproduction through submitit, local executor", "10 kills", survived("slurm")],
+        [
+            f"runs of {algorithms} algorithms in both loops",
+            "200 kills, 20 in a checkpoint",
+            f"{total}, {saving} in a checkpoint; all equal",
+        ],
+        ["writes, fsyncs and renames that failed", "0 unloadable, 0 wrong", f"{states} tries: {unloadable} unloadable, {wrong} wrong"],
+        ["time that checkpoints take: replay in the state, beside it", "below 3 %", checkpoints],
+        ["ten seeds in one program, steps per CPU-second over one run at a time", "", f"{per_cpu_s:.2f}"],
+        ["updates per second of PsiPhi-learning over those before: Highway, CoinGrid", "2 times", f"{faster} times"],
+        ["share of the matrix peak: Highway, CoinGrid", "", share],
+    ]
+    return markdown(["what", "asked for", "found"], rows)
+
+
+def lines(path: str) -> list[dict[str, Any]]:
+    """A file of JSON lines."""
+    return [json.loads(line) for line in (RESULTS / path).read_text(encoding="utf-8").splitlines()]
+
+
 def verdicts() -> str:
     """The claims and what became of them, as `claims.md` says."""
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
@@ -312,6 +363,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "updates": updates,
     "update-curves": update_curves,
+    "many-runs": many_runs,
     "peers": peers,
     "outside": outside,
     "logs-alone": logs_alone,
