@@ -38,6 +38,7 @@ from types import ModuleType
 from typing import Any
 
 os.environ.setdefault("NPROC", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of scikit-learn, whose threads otherwise wait for each other
 
 import numpy as np
 
