@@ -190,11 +190,11 @@ def draw(path: Path) -> Path:
         mean = np.mean([ends[mouse] for mouse in mice], axis=0)
         for node in range(2, maze.JUNCTIONS + 1):
             ax.plot(*at[[node - 1, node // 2 - 1]].T, color="0.75", linewidth=1.2, zorder=1)
-        image = ax.scatter(*at[maze.INNER :].T, c=mean, cmap="PuOr_r", vmin=-3, vmax=3, s=60, edgecolors="0.4", linewidths=0.6, zorder=2)
+        image = ax.scatter(*at[maze.INNER :].T, c=mean, cmap="PuOr_r", vmin=-2, vmax=2, s=60, edgecolors="0.4", linewidths=0.6, zorder=2)
         ax.scatter(*at[port], s=240, facecolors="none", edgecolors="black", linewidths=1.6, zorder=3)
-        ax.annotate("port", at[port], xytext=(10, 10), textcoords="offset points", fontsize=9)
+        ax.annotate("port", at[port], xytext=(10, 7), textcoords="offset points", fontsize=9)
         ax.annotate("entrance", at[0], xytext=(4, 4), textcoords="offset points", fontsize=8)
-        ax.set_title(f"{len(mice)} {'thirsty' if thirsty else 'sated'} mice, mean")
+        ax.set_title(f"{len(mice)} {'thirsty' if thirsty else 'sated'} mice, mean", pad=14)
         ax.set_aspect("equal")
         ax.axis("off")
     assert image is not None
@@ -203,7 +203,7 @@ def draw(path: Path) -> Path:
     values = [ends[mouse][port - maze.INNER] for mouse in order]
     each.barh(order, values, color=["#0072B2" if mouse in maze.THIRSTY else "#E69F00" for mouse in order], height=0.7)
     each.axvline(0, color="0.3", linewidth=1)
-    each.set_title("Reward at the port (blue: thirsty, orange: sated)", fontsize=10)
+    each.set_title("Reward at the port\nblue: thirsty, orange: sated")
     each.spines[["top", "right"]].set_visible(False)
     figure.savefig(path.with_suffix(".png"), dpi=110, facecolor="white")
     return path.with_suffix(".png")
