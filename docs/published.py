@@ -276,6 +276,41 @@ def many_agents() -> str:
     return markdown(["agents", "codes: ms", "heads: ms", "codes: MiB", "heads: MiB"], rows)
 
 
+def real_log(name: str) -> str:
+    """How well held-out steps of a real log are predicted."""
+    found = stored(f"real-logs/{name}.json")
+    best_first = sorted(found["held_out"].items(), key=lambda item: item[1]["bits"])
+    rows = [[who, f"{got['right']:.3f}", f"{got['bits']:.3f}"] for who, got in best_first]
+    return markdown([f"{found['held_out_steps']:,} held-out steps", "right", "bits"], rows)
+
+
+def any_log() -> str:
+    """What was asked of logs of any kind, and what came out."""
+    cost = {(row["agents"], row["with"]): row["ms"] for row in stored("many-agents/cost.json")}
+    sorts, ids = stored("kinds/sort.json"), stored("kinds/ids.json")
+    worst = min(np.mean([row["ari"] for row in sorts if row["intents"] == n]) for n in {row["intents"] for row in sorts})
+    warned = [sum(row["warned"] for row in ids if row["shuffled"] == shuffled) for shuffled in (True, False)]
+    mice, cars = stored("real-logs/mice.json"), stored("real-logs/ngsim.json")
+    held, drive, two = mice["held_out"], cars["held_out"], mice["kinds"]["2"]
+    table = held["counts by junction and where from"]["bits"]
+    alike, found = round(two["agrees_with_thirst"] * len(two["label"])), mice["kinds"]["auto"]["number"]
+    rivals = ", ".join(f"{drive[name]['right']:.3f}" for name in ("psiphi", "logistic regression", "gradient boosting"))
+    rows = [
+        ["codes: time of an update, 2 to 1,024 agents", "at most 1.5 times", f"{cost[1024, 'codes'] / cost[2, 'codes']:.2f} times"],
+        ["kinds of 3 to 6 intents: adjusted Rand index, worst mean", "0.95", f"{worst:.2f}"],
+        ["kinds: number found", "always", f"{sum(row['number'] == row['intents'] for row in sorts)} of {len(sorts)}"],
+        ["shuffled ids warned of; right ids warned of", "20; 0", f"{warned[0]}; {warned[1]}"],
+        ["mice: bits per choice, psiphi beside the count table", "less", f"{held['psiphi']['bits']:.3f} beside {table:.3f}"],
+        ["mice: reward at the port, thirsty against sated, area under the curve", "told apart", f"{mice['auc']:.2f}"],
+        ["mice, ids withheld: two kinds agree with thirst", "are two found?", f"{alike} of {len(two['label'])}; found {found}"],
+        ["driving: right, psiphi, logistic regression, boosting", "beside each other", rivals],
+        ["driving: right, commonest action of each road", "more", f"{drive['counts by road']['right']:.3f}"],
+        ["driving: kinds told apart", "are any found?", "none" if cars["kinds"]["number"] == 1 else f"{cars['kinds']['number']}"],
+        ["driving: from the raw file to the page, CPU time", "said", f"{cars['from_file_to_page']['cpu_s']:.0f} s"],
+    ]
+    return markdown(["what", "goal", "measured"], rows)
+
+
 def updates() -> str:
     """One update of PsiPhi-learning before and after its losses look once at what they share."""
     before, now = (stored(f"benchmarks/update_profile{when}.json") for when in ("_before", ""))
@@ -359,6 +394,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "shuffled-ids": shuffled_ids,
     "many-agents": many_agents,
+    "mice": lambda: real_log("mice"),
+    "driving": lambda: real_log("ngsim"),
+    "any-log": any_log,
     "headline": headline,
     "verdicts": verdicts,
     "updates": updates,

@@ -35,17 +35,17 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return {**columns, "road": np.array(roads)[which]}
 
 
-def demonstrations(columns: dict[str, np.ndarray]) -> psiphi.Demonstrations:
+def demonstrations(columns: dict[str, np.ndarray], k: int = 9, kept: dict[str, float] | None = None) -> psiphi.Demonstrations:
     """Two steps a second; what a driver sees of the leader and of the two nearest cars; nine accelerations, left like right."""
-    kept: dict[str, float] = {}
+    kept = {} if kept is None else kept
     demos = from_tracks(
         columns, id="id", scene="sc", heading="h", agent="road", group="sc",
-        motion=Motion(unit=0.1, hz=2, nearest=2, before=True), actions=Recipe(k=(9,), mirror="lat"), kept=kept,
+        motion=Motion(unit=0.1, hz=2, nearest=2, before=True), actions=Recipe(k=(k,), mirror="lat"), kept=kept,
     )  # fmt: skip
     for note in demos.notes:
         print(note)
     print(demos)
-    print(f"Nine actions keep {kept['acc']:.0%} of the variance along the road and {kept['lat']:.0%} across.")
+    print(f"{k} actions keep {kept['acc']:.0%} of the variance along the road and {kept['lat']:.0%} across.")
     return demos
 
 

@@ -242,6 +242,19 @@ def test_constant_columns_are_named():
     assert "'limit' is 4.0 in every step" in demos.validate()[0].text
 
 
+@pytest.mark.parametrize(("first", "tick", "dtype"), [(0, 1, "float64"), (17, 0.1, "float32"), (1.7e9, 100, "float32"), (3, 2, "int16")])
+def test_clocks_are_named(first, tick, dtype):
+    data = sound()
+    for i, seen in enumerate(data["observations"]):
+        seen[:, 1] = first + 1000 * i + tick * np.arange(len(seen))
+    data["observations"] = [(100 * seen if dtype == "int16" else seen).astype(dtype) for seen in data["observations"]]
+    demos = Demonstrations.from_lists(**data, names=["speed", "time"])
+    assert warned(demos) == [("clock", None, None, None)]
+    assert "'time' grows by" in demos.validate()[0].text
+    data["observations"][1][7:, 1] += 3 * (1000 if first > 1e6 else 1)  # a leap: it is none
+    assert warned(Demonstrations.from_lists(**data)) == []
+
+
 def test_one_step_episodes_and_agents_with_few_steps():
     data = sound()
     data["observations"][2], data["actions"][2] = np.ones((2, 2)), [1]

@@ -13,7 +13,7 @@ import pytest
 import psiphi
 import tiny
 from psiphi import cli, worlds
-from psiphi.api import OFFLINE, explore, files
+from psiphi.api import OFFLINE, Kinds, explore, files
 from psiphi.api.shown import write
 from psiphi.demos import Columns
 from psiphi.errors import UserError
@@ -37,11 +37,17 @@ def itd(demos) -> psiphi.ITD:
     return psiphi.ITD(SMALL, seed=0, updates=20).fit(demos, progress=False)
 
 
+def sorted_by(demos: psiphi.Demonstrations) -> Kinds:
+    """As if the agents were kinds, of which episodes are by nine parts in ten."""
+    shares = 0.1 + 0.8 * np.eye(2)[demos.episodes.agent]
+    return Kinds(tuple(range(demos.num_episodes)), shares, {2: 0.0}, demos, shares)
+
+
 @pytest.fixture(scope="module")
 def pages(itd, demos, tmp_path_factory) -> Path:
-    """A page of a log, and one of a world."""
+    """A page of a log that was sorted into kinds, and one of a world."""
     directory = tmp_path_factory.mktemp("pages")
-    itd.explore(demos, directory / "log.html", title=HOSTILE)
+    itd.explore(sorted_by(demos), directory / "log.html", title=HOSTILE)
     made = tiny.run("itd")
     tiny.save_model(directory / "model", made)
     known = files.read(directory / "model").known
@@ -113,6 +119,7 @@ def test_the_numbers_on_the_page_are_the_models(itd, demos, pages):
     np.testing.assert_allclose(unpacked(log["rewards"])[:, 1], paid, atol=1e-3)
     np.testing.assert_allclose(unpacked(log["chance"])[:, 0], itd.policy(HOSTILE).probabilities(demos.obs), atol=0.003)
     assert (unpacked(log["action"]) == demos.action).all()
+    np.testing.assert_allclose(log["kinds"], sorted_by(demos).shares)
     np.testing.assert_allclose(unpacked(log["obs"])[:, :2], led, atol=1e-3)
     psi = unpacked(log["psi"])  # [S, P, E, A, sliders]; the first two sliders are the agents
     for k, agent in enumerate(itd.agents):
@@ -184,6 +191,7 @@ def test_in_a_browser_sliders_move_the_agent_and_no_name_runs(browser, pages, it
         assert told.text.startswith(f"In the step that is replayed above: {action}, as ") and "networks agree" in told.text
     browser.execute_script(MOVE, 1, 0)
     assert told.text == "Nothing is wanted: move a slider."
+    assert browser.find_element("css selector", "[data-sorted]").text == "Sorted by what is done: kind 1 90 %, kind 2 10 %."
     assert browser.find_element("tag name", "h1").text == HOSTILE and browser.title != "run"
     assert not browser.find_elements("tag name", "img") and not browser.get_log("browser")
 

@@ -51,6 +51,24 @@ def test_columns_are_in_the_order_of_their_numbers_and_flat_pictures_get_their_s
     np.testing.assert_array_equal(obs[0], np.arange(12).reshape(3, 4))
 
 
+NAMED = "who,obs_speed,x,action,reward,next_x,next_obs_speed\nann,1,0,go,0.5,2,3\nbob,3,2,stop,1,4,5\n"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_and_actions_are_found_by_the_models_names_in_any_order(tmp_path, kind):
+    rows = [line.split(",") for line in NAMED.split()]
+    words = {name: [row[i] for row in rows[1:]] for i, name in enumerate(rows[0])}
+    table = {name: column if name in ("who", "action") else list(map(float, column)) for name, column in words.items()}
+    path = write(tmp_path / f"steps.{kind}", NAMED if kind == "csv" else table)
+    steps = read(path, (2,), ("x", "speed"), ("go", "left", "stop"))
+    assert isinstance(steps, Transitions)
+    assert steps.obs.tolist() == [[0, 1], [2, 3]] and steps.next_obs.tolist() == [[2, 3], [4, 5]] and steps.action.tolist() == [0, 2]
+    with pytest.raises(UserError, match="has no column 'obs_y', expected the model's, 'x', 'y'"):
+        read(path, (2,), ("x", "y"), ("go", "left", "stop"))
+    with pytest.raises(UserError, match="has an action 'stop', expected one of 'go', 'left'"):
+        read(path, (2,), ("x", "speed"), ("go", "left"))
+
+
 FINE = {"obs": OBS, "action": ACTION, "reward": REWARD}
 
 
@@ -69,7 +87,7 @@ FINE = {"obs": OBS, "action": ACTION, "reward": REWARD}
         ("steps.csv", "", "is not a table"),
         ("steps.csv", TABLE.splitlines()[0] + "\n", "is not a table"),
         ("steps.csv", TABLE + "1,2\n", "is not a table"),
-        ("steps.csv", TABLE + "1,x,0,1\n", "something else than numbers in it: could not convert string to float: 'x'"),
+        ("steps.csv", TABLE + "1,x,0,1\n", "has 'x' in the column 'obs_1', expected numbers"),
         ("steps.csv", b"\xff\xfe\x00", "is not a table"),
         ("steps.parquet", "x", "cannot be read as a table"),
     ],

@@ -359,7 +359,7 @@ def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demo
             raise UserError(f"{world.name} has no demonstrators of its own to record, expected {_sources(world)} as demonstrations.")
         demos = world.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
         return _pooled(run, Shown(demos, run.demonstrators))
-    logs = Demonstrations.read(run.demos) if given is None else given
+    logs = _read(run.demos) if given is None else given
     if isinstance(logs, Demos):  # who they are of, only the run can say
         count = logs.count.shape[0]
         return _pooled(run, Shown(logs, run.demonstrators if len(run.demonstrators) == count else tuple(range(count))))
@@ -368,6 +368,16 @@ def shown_to(run: Run, world: World, spec: EnvSpec, given: Demonstrations | Demo
     check_fits(logs, spec)
     kept = called(logs) if logs.num_actions == spec.num_actions else {}
     return _pooled(run, Shown(logs.to_demos(), logs.agents, None, logs.names, kept))
+
+
+def _read(path: str) -> Demonstrations:
+    try:
+        return Demonstrations.read(path)
+    except UserError as error:
+        if "; --" not in str(error):  # flags that name columns are those of psiphi demos
+            raise
+        said = str(error).rpartition("; --")[0]
+        raise UserError(f"{said}; psiphi demos convert FILE OUT says which column is what, and writes a file to train from.") from None
 
 
 def _sources(world: World) -> str:

@@ -53,11 +53,6 @@ class Slider(NamedTuple):
     """Why it cannot be moved."""
 
 
-def page(known: Known, demos: Demonstrations | None, world: World | None = None, *, title: str = "") -> str:
-    """The page as text; `world` is where the model was trained, with the config that it had."""
-    return html(data(known, demos, world, title=title))
-
-
 def html(found: dict[str, Any]) -> str:
     """A page of these data: nothing in them is read as markup or as a program."""
     script = f'{part("explore.js")}\nexplore(document.getElementById("psiphi"), JSON.parse(document.getElementById("data").textContent));\n'
@@ -71,8 +66,13 @@ def part(name: str) -> str:
     return (resources.files("psiphi") / "page" / name).read_text(encoding="utf-8")
 
 
-def data(known: Known, demos: Demonstrations | None, world: World | None = None, *, title: str = "") -> dict[str, Any]:
-    """All that the page shows, as plain values."""
+def data(
+    known: Known, demos: Demonstrations | None, world: World | None = None, *, title: str = "", shares: np.ndarray | None = None
+) -> dict[str, Any]:
+    """All that the page shows, as plain values.
+
+    `world` is where the model was trained, with the config that it had; `shares` ``[E, K]`` how likely each episode is of which kind.
+    """
     listed = None if world is None or world.boards is None else world.boards(world.config)
     if demos is None and listed is None:
         raise UserError(
@@ -88,7 +88,7 @@ def data(known: Known, demos: Demonstrations | None, world: World | None = None,
     shown = representatives(known)
     sliders = [*([] if listed is None else world_sliders(known, listed)), *agent_sliders(known, shown), *quantity_sliders(known)]
     room = ROOM if listed is None or demos is None else ROOM // 2
-    log = None if demos is None else logged(known, demos, shown, sliders, room)
+    log = None if demos is None else logged(known, demos, shown, sliders, room, shares)
     on_board = None if listed is None else boards(known, listed, shown, sliders, room)
     names = () if demos is None else quantity_names(demos)
     notes = [f"{len(shown)} of {len(known.policies)} agents are shown, those that differ most."] if len(shown) < len(known.policies) else []
@@ -230,7 +230,9 @@ def projected(known: Known, obs: np.ndarray, shown: Sequence[int], sliders: Sequ
 # --- What was logged -----------------------------------------------------------------------------------------------------------------
 
 
-def logged(known: Known, demos: Demonstrations, shown: Sequence[int], sliders: Sequence[Slider], room: int) -> dict[str, Any]:
+def logged(
+    known: Known, demos: Demonstrations, shown: Sequence[int], sliders: Sequence[Slider], room: int, shares: np.ndarray | None = None
+) -> dict[str, Any]:
     """Some episodes of every agent on the page: what was seen and done, what everybody would do and be paid, and psi."""
     agents, names = [k for k in shown if k < len(known.agents)], quantity_names(demos)
     each = 2 * len(names) + len(shown) * (2 + known.num_actions) + 2
@@ -256,6 +258,7 @@ def logged(known: Known, demos: Demonstrations, shown: Sequence[int], sliders: S
     ends = np.cumsum(np.minimum(demos.lengths[episodes], LONGEST)).tolist()
     return {
         "steps": len(steps),
+        "kinds": None if shares is None else np.round(shares[episodes], 3).tolist(),
         "episodes": [
             {"agent": place[demos.trajectory(e).agent], "name": _shown(demos.episodes.id[e]), "start": first, "end": end, "cut": c}
             for e, first, end, c in zip(episodes, [0, *ends[:-1]], ends, cut.tolist(), strict=True)

@@ -4,6 +4,8 @@ A mixture of policies, fitted by expectation maximisation: each kind has a polic
 is of one kind. Networks remember what they were fitted to, and would confirm any sorting; so there are two of them, each fitted to one half
 of the units, and a unit is sorted by the network that did not see it. The likelihood of the sorting is then a held-out one, and says how
 many kinds there are. To stop is something that an agent does: the last observation of a terminated episode has an action of its own.
+
+Kinds may switch inside an episode: then each step is of a kind, and the kinds of an episode are a hidden Markov chain (`chains.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -17,10 +19,11 @@ import optax
 from jax import Array
 
 from psiphi import configs, doors, limits, optim, printable
+from psiphi.api import chains
 from psiphi.api.explore import followed
 from psiphi.configs import Count, Seed, Within
 from psiphi.demos import Demonstrations
-from psiphi.demos.demonstrations import AgentId
+from psiphi.demos.demonstrations import AgentId, Episodes
 from psiphi.demos.kmeans import k_means, nearest
 from psiphi.errors import UserError
 from psiphi.lens import lens_for, look
@@ -40,6 +43,12 @@ LAPSE = 0.05
 """Share of steps that are taken for mistakes: a unit is not thrown out of its kind by one step."""
 BETTER = 2.0
 """Standard errors by which more kinds must predict better."""
+STAY = 0.95
+"""Where the probability that a kind stays from step to step begins, if kinds may switch; it is fitted."""
+PIECE = 8
+"""Kinds that may switch begin with a clustering of pieces of so many steps."""
+CHAIN_FITS = 4
+"""How often, in each sorting, kinds that may switch are drawn and stay is fitted anew."""
 SURE = 0.8
 """A kind whose units are its own by less than this, on average, is hardly told apart. On tuning seeds of CoinGrid, true kinds have 0.98 or
 more, and halves of one that is taken for two 0.55 to 0.65."""
@@ -59,7 +68,11 @@ class Kinds:
     nats: dict[int, float]
     """By number of kinds: nats per step of units that were not fitted to, less is better."""
     demos: Demonstrations
-    """The same episodes with kinds for agents."""
+    """The same episodes with kinds for agents; where kinds may switch, an episode is cut where its likeliest kind does."""
+    shares: np.ndarray
+    """``[E, K]``: how likely each episode of `demos` is of each kind."""
+    stay: float | None = None
+    """Where kinds may switch, how likely a kind stays from one step to the next, if it is not drawn anew."""
 
     @property
     def number(self) -> int:
@@ -72,8 +85,8 @@ class Kinds:
 
     @property
     def sure(self) -> np.ndarray:
-        """``[K]``: how likely the units of each kind are of it, on average; nan of a kind without any."""
-        return _sure(self.share)
+        """``[K]``: how likely units of each kind (or, where kinds may switch, its episodes) are of it, on average; nan if it has none."""
+        return _sure(self.share if self.stay is None else self.shares)
 
     @property
     def doubts(self) -> list[str]:
@@ -93,6 +106,8 @@ class Kinds:
         count = np.bincount(self.label, minlength=self.number)
         lines = [f"{len(self.units):,} units, {self.number} kind{'s' if self.number > 1 else ''}"]
         lines += [f"  kind {k + 1}: {n:,} units" + (f", sure to {self.sure[k]:.2f} on average" if n else "") for k, n in enumerate(count)]
+        if self.stay is not None:
+            lines.append(f"kinds stay from step to step by {self.stay:.3f}; the episodes were cut into {self.demos.num_episodes:,}")
         lines.append("nats per step of units that were not fitted to: " + ", ".join(f"{k}: {x:.4f}" for k, x in self.nats.items()))
         return "\n".join([*lines, *map(printable.sentence, self.doubts)])
 
@@ -105,6 +120,7 @@ def find_kinds(
     seed: int = 0,
     beginnings: Annotated[int, Within(1, 3)] = 3,
     torso: TorsoName = "auto",
+    switching: bool = False,
     progress: bool = True,
 ) -> Kinds:
     """Sort episodes (or agents, with all their episodes) into kinds that act by one policy each.
@@ -116,6 +132,8 @@ def find_kinds(
     "auto" takes the smallest number that no larger one beats, up to 8, by the likelihood of units that were not fitted to; all of its kinds
     must be told apart. Each of the `beginnings` is a clustering of other things: of what changes and is done, of what changes, of both and
     what is seen. The likeliest result is taken.
+
+    With `switching`, kinds may change inside an episode. The episodes of `kinds.demos` are then cut where they do.
     """
     doors.demonstrations(demos, Demonstrations)
     seed = configs.fit(Seed, seed, "seed")
@@ -124,7 +142,7 @@ def find_kinds(
     unit, units = _units(demos, of)
     _check(wanted, len(units), of)
     numbers = range(1, min(MOST_KINDS, len(units) // 2) + 1) if wanted is None else [wanted]
-    problem = _problem(demos, unit, len(units), torso, seed, heads=numbers[-1])
+    problem = _problem(demos, unit, len(units), torso, seed, heads=numbers[-1], switching=switching)
     fits: dict[int, Fit] = {}
     with progress_bar("kinds", done=0, total=len(numbers), enabled=progress) as display:
         for done, k in enumerate(numbers):
@@ -135,7 +153,11 @@ def find_kinds(
     best = fits[_fewest(fits)]
     share = best.share[:, np.argsort(-best.share.sum(axis=0), kind="stable")]
     nats = {k: _nats(problem, fit) for k, fit in fits.items()}
-    return Kinds(units, share, nats, relabelled(demos, unit, share.argmax(axis=1), share.shape[1]))
+    if not switching:
+        return Kinds(units, share, nats, *relabelled(demos, share[np.repeat(unit, demos.lengths)]))
+    steps = share[: len(demos)]
+    whose = np.repeat(unit, demos.lengths)
+    return Kinds(units, _means(steps, whose, len(units)), nats, *relabelled(demos, steps), stay=best.stay)
 
 
 def _units(demos: Demonstrations, of: Of) -> tuple[np.ndarray, tuple[Any, ...]]:
@@ -157,15 +179,33 @@ def _check(kinds: int | None, units: int, of: Of) -> None:
     limits.check_most("There are too many kinds", kinds or 0, 256)
 
 
-def relabelled(demos: Demonstrations, unit: np.ndarray, label: np.ndarray, kinds: int) -> Demonstrations:
-    """The same episodes, numbered anew, with kinds for agents; a kind that has none is left out."""
-    whose = label[unit]
-    there = [k for k in range(kinds) if (whose == k).any()]
-    place = np.full(kinds, -1, np.int32)
-    place[there] = np.arange(len(there))
+def relabelled(demos: Demonstrations, share: np.ndarray) -> tuple[Demonstrations, np.ndarray]:
+    """The same steps with kinds for agents, by how likely each step is of each kind, and how likely each episode then is.
+
+    Episodes are numbered anew, and cut where the likeliest kind changes. A kind that has no step is left out.
+    """
+    label, e = share.argmax(axis=1), demos.episodes
+    begins = np.zeros(len(demos), bool)
+    begins[e.start[:-1]] = True
+    start = np.flatnonzero(begins | (np.diff(label, prepend=-1) != 0))
+    old = np.cumsum(begins)[start] - 1
+    cut = np.append(old[1:] == old[:-1], False)
+    final = e.final_obs[old]
+    final[cut] = demos.obs[start[1:][cut[:-1]]]
+    there, agent = np.unique(label[start], return_inverse=True)
     agents: tuple[AgentId, ...] = tuple(f"kind {k + 1}" for k in there)
-    episodes = demos.episodes._replace(agent=place[whose], id=np.arange(demos.num_episodes))
-    return replace(demos, agents=agents, episodes=episodes)
+    flags = e.terminated[old] & ~cut, e.truncated[old] | cut, final, e.has_final[old] | cut
+    parts = Episodes(np.append(start, len(demos)), agent.astype(np.int32), np.arange(len(start)), *flags)
+    group = None if demos.group is None else demos.group[old]
+    whose = np.repeat(np.arange(len(start)), np.diff(parts.start))
+    return replace(demos, agents=agents, episodes=parts, group=group), _means(share, whose, len(start))
+
+
+def _means(share: np.ndarray, whose: np.ndarray, number: int) -> np.ndarray:
+    """``[number, K]``: the mean over the steps of each."""
+    total = np.zeros((number, share.shape[1]))
+    np.add.at(total, whose, share)
+    return total / np.bincount(whose, minlength=number)[:, None]
 
 
 # --- How many ----------------------------------------------------------------------------------------------------------------------
@@ -173,13 +213,14 @@ def relabelled(demos: Demonstrations, unit: np.ndarray, label: np.ndarray, kinds
 
 class Fit(NamedTuple):
     share: np.ndarray
-    """[U, K]"""
+    """[U, K], or [N, K] where kinds may switch"""
     each: np.ndarray
     """[U]: the log-likelihood of each unit, by the network that did not see it."""
+    stay: float | None = None
 
 
 def _sure(share: np.ndarray) -> np.ndarray:
-    """``[K]``: the mean share that the units which are likeliest of a kind have in it; nan if there are none."""
+    """``[K]``: the mean share that the units (or steps) which are likeliest of a kind have in it; nan if there are none."""
     label = share.argmax(axis=1)
     mine = [share[label == k, k] for k in range(share.shape[1])]
     return np.array([some.mean() if len(some) else np.nan for some in mine])
@@ -220,6 +261,8 @@ class Steps(NamedTuple):
     """[U]: which network does not see the unit."""
     index: Array
     """[2, M]: the steps that each network is fitted to, the shorter list repeated."""
+    chain: tuple[Array, Array] | None
+    """Where kinds may switch: [N], the steps in order of their episodes, and [N], which of these are the first of one."""
 
 
 class Policies(NamedTuple):
@@ -238,14 +281,16 @@ class Policies(NamedTuple):
 class Problem(NamedTuple):
     steps: Steps
     views: tuple[np.ndarray, ...]
-    """[U, features]: what each unit did and led to, in several ways."""
+    """[P, features]: what each unit (or piece of an episode) did and led to, in several ways."""
+    part: np.ndarray
+    """[U], or [N] where kinds may switch: of what is sorted, which row of the views it is in."""
     nets: Policies
     """Two untrained networks, stacked."""
     heads: int
     """They have so many kinds; of fewer, the rest is not used, so that all numbers of kinds are one compiled program."""
 
 
-def _problem(demos: Demonstrations, unit: np.ndarray, units: int, torso_name: TorsoName, seed: int, heads: int) -> Problem:
+def _problem(demos: Demonstrations, unit: np.ndarray, units: int, torso_name: TorsoName, seed: int, heads: int, switching: bool) -> Problem:
     lens, e = lens_for(demos.obs, demos.obs.shape[1:], demos.obs.dtype), demos.episodes
     stopped = np.flatnonzero(e.terminated & e.has_final)
     obs = np.concatenate([demos.obs, e.final_obs[stopped]])
@@ -264,8 +309,18 @@ def _problem(demos: Demonstrations, unit: np.ndarray, units: int, torso_name: To
 
     nets = jax.vmap(made)(jax.random.split(jax.random.key(seed), 2))
     after = look(followed(demos), lens.mean, lens.scale, lens.layout, lens.standardise)
-    views = _views(demos, _rows(seen[: len(demos)]), _rows(after), unit, units)
-    return Problem(Steps(*map(jnp.asarray, (seen, action, whose, half, index))), views, nets, heads)
+    pair = _rows(seen[: len(demos)]), _rows(after)
+    steps = Steps(jnp.asarray(seen), jnp.asarray(action), jnp.asarray(whose), jnp.asarray(half), jnp.asarray(index), None)
+    if not switching:
+        views = _views(demos, *pair, np.repeat(unit, demos.lengths), np.bincount(unit, minlength=units))
+        return Problem(steps, views, np.arange(units), nets, heads)
+    episode = np.concatenate([np.repeat(np.arange(demos.num_episodes), demos.lengths), stopped])
+    order = np.argsort(episode, kind="stable")
+    first = np.diff(episode[order], prepend=-1) != 0
+    piece = np.cumsum((np.arange(len(demos)) - np.repeat(e.start[:-1], demos.lengths)) % PIECE == 0) - 1
+    views = _views(demos, *pair, piece, np.ones(piece[-1] + 1))
+    part = np.concatenate([piece, piece[e.start[1:][stopped] - 1]])
+    return Problem(steps._replace(chain=(jnp.asarray(order), jnp.asarray(first))), views, part, nets, heads)
 
 
 def _halves(demos: Demonstrations, unit: np.ndarray, units: int, seed: int) -> np.ndarray:
@@ -282,30 +337,33 @@ def _rows(seen: np.ndarray) -> np.ndarray:
     return seen.reshape(len(seen), -1, seen.shape[-1]).mean(axis=1) if seen.ndim == 4 else seen.reshape(len(seen), -1).astype(np.float64)
 
 
-def _views(demos: Demonstrations, seen: np.ndarray, after: np.ndarray, unit: np.ndarray, units: int) -> tuple[np.ndarray, ...]:
-    """``[U, features]`` in standard deviations: what changes and is done in an episode, what changes, both and what is seen."""
-    whose = np.repeat(unit, demos.lengths)
+def _views(demos: Demonstrations, seen: np.ndarray, after: np.ndarray, whose: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """``[P, features]`` in standard deviations: what changes and is done in an episode, what changes, both and what is seen.
 
-    def mean(x: np.ndarray, of: np.ndarray) -> np.ndarray:
-        total = np.zeros((units, x.shape[1]))
+    `whose` says of what a step is, and `parts` how many episodes that has.
+    """
+
+    def mean(x: np.ndarray, over: np.ndarray) -> np.ndarray:
+        total = np.zeros((len(parts), x.shape[1]))
         np.add.at(total, whose, x)
-        table = total / np.bincount(of, minlength=units)[:, None]
+        table = total / over[:, None]
         spread = table.std(axis=0)
         return (table - table.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
 
-    changes, done = mean(after - seen, unit), mean((demos.action[:, None] == np.arange(demos.num_actions)).astype(np.float64), unit)
-    return np.hstack([changes, done]), changes, np.hstack([changes, done, mean(seen, whose)])
+    changes, done = mean(after - seen, parts), mean((demos.action[:, None] == np.arange(demos.num_actions)).astype(np.float64), parts)
+    return np.hstack([changes, done]), changes, np.hstack([changes, done, mean(seen, np.bincount(whose, minlength=len(parts)))])
 
 
 def _fitted(problem: Problem, kinds: int, seed: int, beginnings: int) -> Fit:
     """The best of several beginnings."""
     fits = []
     for r, view in enumerate(problem.views[: beginnings if kinds > 1 else 1]):
-        label = _beginning(view, kinds, seed + r)
+        label = _beginning(view, kinds, seed + r)[problem.part]
         start = np.zeros((len(label), problem.heads), np.float32)
         start[:, :kinds] = 0.1 / kinds + 0.9 * (label[:, None] == np.arange(kinds))
-        share, each = _em(problem.nets, problem.steps, jnp.asarray(start), jax.random.key(seed + r))
-        fits.append(Fit(np.asarray(share, np.float64)[:, :kinds], np.asarray(each, np.float64)))
+        share, each, stay = _em(problem.nets, problem.steps, jnp.asarray(start), jax.random.key(seed + r))
+        found = np.asarray(share, np.float64)[:, :kinds], np.asarray(each, np.float64)
+        fits.append(Fit(*found, None if problem.steps.chain is None else float(stay)))
     return max(fits, key=lambda fit: fit.each.sum())
 
 
@@ -316,15 +374,18 @@ def _beginning(view: np.ndarray, kinds: int, seed: int) -> np.ndarray:
 
 
 @jax.jit
-def _em(nets: Policies, steps: Steps, share: Array, key: Array) -> tuple[Array, Array]:
-    """A soft sorting ``[U, K]`` and log-likelihoods ``[U]``. A kind of which nothing is at the beginning remains empty."""
+def _em(nets: Policies, steps: Steps, share: Array, key: Array) -> tuple[Array, Array, Array]:
+    """A soft sorting ``[U, K]`` of units, or ``[N, K]`` of steps, log-likelihoods ``[U]`` and how likely a kind stays.
+
+    A kind of which nothing is at the beginning remains empty.
+    """
     kinds, updates = share.shape[1], FIRST + (len(COOLING) - 1) * UPDATES
     optimiser = optax.adamw(optax.cosine_decay_schedule(RATE, updates, 0.05), weight_decay=DECAY)
-    used = jnp.sum(share, axis=0) > 0
+    used, row = jnp.sum(share, axis=0) > 0, steps.unit if steps.chain is None else jnp.arange(steps.unit.shape[0])
 
     def surprise(net: Policies, some: Array, share: Array) -> Array:
         likely = net.log_likely(steps.obs[some], steps.action[some], kinds)
-        return -jnp.mean(jnp.sum(share[steps.unit[some]] * likely, axis=1))
+        return -jnp.mean(jnp.sum(share[row[some]] * likely, axis=1))
 
     def update(state: tuple[Policies, Any], share: Array, update_key: Array) -> tuple[Policies, Any]:
         places = jax.random.randint(update_key, (2, BATCH), 0, steps.index.shape[1])
@@ -333,23 +394,40 @@ def _em(nets: Policies, steps: Steps, share: Array, key: Array) -> tuple[Array, 
         return jax.vmap(partial(optim.step, optimiser))(gradients, state[1], state[0])
 
     def sort(carry: Any, now: tuple[Array, Array, Array]) -> tuple[Any, None]:
-        share, state, _ = carry
+        share, state, _, stay = carry
         weight, count, round_key = now
         state = jax.lax.fori_loop(0, count, lambda i, s: update(s, share, jax.random.fold_in(round_key, i)), state)
-        likely = _per_unit(state[0], steps, kinds)
+        likely = _per_step(state[0], steps, kinds)
+        if steps.chain is not None:
+            share, each, stay = _chained(steps, steps.chain, weight * likely, share, stay)
+            return (share, state, each, stay), None
+        whole = jax.ops.segment_sum(likely, steps.unit, steps.half.shape[0])
         prior = jnp.where(used, jnp.log(jnp.mean(share, axis=0) + 1e-6), -jnp.inf)
-        each = jax.nn.logsumexp(likely + jax.nn.log_softmax(prior), axis=1)
-        return (jax.nn.softmax(weight * likely + prior), state, each), None
+        each = jax.nn.logsumexp(whole + jax.nn.log_softmax(prior), axis=1)
+        return (jax.nn.softmax(weight * whole + prior), state, each, stay), None
 
     counts = jnp.asarray([FIRST] + [UPDATES] * (len(COOLING) - 1))
     rounds = jnp.asarray(COOLING), counts, jax.random.split(key, len(COOLING))
-    begin = share, (nets, jax.vmap(partial(optim.start, optimiser))(nets)), jnp.zeros(share.shape[0])
-    (share, _, each), _ = jax.lax.scan(sort, begin, rounds)
-    return share, each
+    begin = share, (nets, jax.vmap(partial(optim.start, optimiser))(nets)), jnp.zeros(steps.half.shape[0]), jnp.asarray(STAY, jnp.float32)
+    (share, _, each, stay), _ = jax.lax.scan(sort, begin, rounds)
+    return share, each, stay
 
 
-def _per_unit(nets: Policies, steps: Steps, kinds: int, part: int = 4_096) -> Array:
-    """``[U, K]``: the log-likelihood of all steps of each unit, by the network that does not see it."""
+def _chained(steps: Steps, chain: tuple[Array, Array], likely: Array, share: Array, stay: Array) -> tuple[Array, Array, Array]:
+    """A soft sorting of steps whose kinds are chains, log-likelihoods ``[U]`` and how likely a kind stays."""
+    order, first = chain
+
+    def again(_: Any, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        return chains.refitted(chains.smoothed(likely[order], first, *now), first)
+
+    drawn, stay = jax.lax.fori_loop(0, CHAIN_FITS, again, (jnp.mean(share, axis=0), stay))
+    found = chains.smoothed(likely[order], first, drawn, stay)
+    each = jax.ops.segment_sum(found.likely, steps.unit[order], steps.half.shape[0])
+    return jnp.zeros_like(share).at[order].set(found.share), each, stay
+
+
+def _per_step(nets: Policies, steps: Steps, kinds: int, part: int = 4_096) -> Array:
+    """``[N, K]``: the log-likelihood of each step, by the network that does not see its unit."""
     total = steps.obs.shape[0]
     size = -(-total // part) * part
 
@@ -357,5 +435,4 @@ def _per_unit(nets: Policies, steps: Steps, kinds: int, part: int = 4_096) -> Ar
         both = jax.vmap(lambda net: net.log_likely(steps.obs[at], steps.action[at], kinds))(nets)  # [2, part, K]
         return jnp.take_along_axis(both, steps.half[steps.unit[at]][None, :, None], axis=0)[0]
 
-    likely = jax.lax.map(some, jnp.arange(size).reshape(-1, part) % total).reshape(size, kinds)[:total]
-    return jax.ops.segment_sum(likely, steps.unit, steps.half.shape[0])
+    return jax.lax.map(some, jnp.arange(size).reshape(-1, part) % total).reshape(size, kinds)[:total]

@@ -8,6 +8,7 @@ import numpy as np
 from psiphi import disk, doors, printable
 from psiphi.api import explore
 from psiphi.api.answers import MOST_SHOWN, weightiest
+from psiphi.api.kinds import Kinds
 from psiphi.api.known import Known, Learned
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
@@ -26,18 +27,20 @@ class Shown(Learned):
 
     world: World | None = None
 
-    def explore(self, demos: Demonstrations | None = None, out: str | Path | None = None, *, title: str = "") -> Any:
+    def explore(self, demos: Demonstrations | Kinds | None = None, out: str | Path | None = None, *, title: str = "") -> Any:
         """See what the agents want: choose an agent, plot its reward, replay an episode, and move what is wanted by sliders.
 
         With `out`, an HTML file with everything in it, which works from a disk. Without, a widget for a notebook, which needs anywidget;
-        ``widget.weights`` is then where the sliders are.
+        ``widget.weights`` is then where the sliders are. Of `psiphi.find_kinds`, the page also says how likely an episode is of each kind.
         """
         known = self._trained()
+        shares = demos.shares if isinstance(demos, Kinds) else None
+        demos = demos.demos if isinstance(demos, Kinds) else demos
         if demos is not None:
             doors.demonstrations(demos, Demonstrations)
         if out is None:
-            return widget(explore.data(known, demos, self.world, title=title))
-        return write(doors.path(out, "The page"), known, demos, self.world, title=title)
+            return widget(explore.data(known, demos, self.world, title=title, shares=shares))
+        return write(doors.path(out, "The page"), known, demos, self.world, title=title, shares=shares)
 
     def plot(self) -> "Figure":
         """What the agents want, and who is like whom, as a figure of Matplotlib; in grey, agents of whom the verdict warns."""
@@ -69,10 +72,12 @@ class Shown(Learned):
         return figure
 
 
-def write(path: Path, known: Known, demos: Demonstrations | None, world: World | None, *, title: str = "") -> Path:
+def write(
+    path: Path, known: Known, demos: Demonstrations | None, world: World | None, *, title: str = "", shares: np.ndarray | None = None
+) -> Path:
     """Write the page, whole or not at all."""
     disk.check_file(path)
-    disk.write(path, explore.page(known, demos, world, title=title).encode())
+    disk.write(path, explore.html(explore.data(known, demos, world, title=title, shares=shares)).encode())
     return path
 
 

@@ -42,6 +42,7 @@ class Evaluate:
     """Episodes played by each policy; held-out demonstrated episodes of each demonstrator."""
     json: bool = False
     """Print one JSON object instead of tables."""
+    columns: Mapped = field(default_factory=Columns)
 
 
 def evaluate(config: Evaluate) -> None:
@@ -53,7 +54,7 @@ def evaluate(config: Evaluate) -> None:
         got: dict[str, Any] = {
             "algorithm": found.algorithm,
             "demos": str(config.demos),
-            "agents": playing.compared(found, Demonstrations.read(config.demos)),
+            "agents": playing.compared(found, Demonstrations.read(config.demos, config.columns)),
         }
         _print(got, config.json, lambda: [_compared_table(got)])
         return
@@ -219,7 +220,8 @@ def _told(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     from psiphi.demos.transitions import read
 
     agent = load(config.model)
-    steps = read(config.transitions, found.known.spec.obs_shape)  # pyright: ignore[reportArgumentType]
+    known = found.known
+    steps = read(config.transitions, known.spec.obs_shape, known.columns, known.actions)  # pyright: ignore[reportArgumentType]
     agent.adapt(tuple(steps), inference=config.inference)
     return {"steps": len(steps[1]), "w": agent.w.tolist(), "explained": agent.explained}, agent.w
 

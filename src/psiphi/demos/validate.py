@@ -248,6 +248,7 @@ def validate(demos: Demonstrations, file: str = "the demonstrations", thresholds
     prints = fingerprints(demos.obs)
     return [
         *_constant_columns(demos, file),
+        *_clocks(demos, file),
         *_short_episodes(demos, file),
         *_few_steps(demos, file, limits),
         *_aimless_tails(demos, file, limits, prints),
@@ -268,6 +269,26 @@ def _constant_columns(demos: Demonstrations, file: str) -> list[Problem]:
         return [Problem("warning", "constant column", file, None, None, None, text)]
     text = "the observation's {!r} is {} in every step: it cannot tell agents apart"
     return [Problem("warning", "constant column", file, None, None, None, text.format(demos.names[j], flat[0, j])) for j in still]
+
+
+def _clocks(demos: Demonstrations, file: str) -> list[Problem]:
+    """Columns that grow by the same amount in every step of every episode: times and row numbers."""
+    start, lengths = demos.episodes.start, demos.lengths
+    if demos.obs.ndim > 2 or demos.obs.dtype == bool or lengths.max() < 3:
+        return []
+    long = np.flatnonzero(lengths >= 2)
+    t = np.arange(len(demos)) - np.repeat(start[:-1], lengths)
+    digits = np.finfo(demos.obs.dtype).eps if demos.obs.dtype.kind == "f" else 0.0
+    text = "the observation's {!r} grows by {:g} in every step, as a clock does: leave it out (--obs) unless agents act by it"
+    found = []
+    for j, name in enumerate(demos.names):
+        column = demos.obs[:, j].astype(np.float64)
+        rate = (column[start[long + 1] - 1] - column[start[long]]) / (lengths[long] - 1)
+        size = np.abs(column).max()
+        even = np.abs(column - np.repeat(column[start[:-1]], lengths) - np.median(rate) * t) <= 8 * digits * size + 1e-9
+        if np.median(rate) > 0 and even.all():
+            found.append(Problem("warning", "clock", file, None, None, None, text.format(name, np.median(rate))))
+    return found
 
 
 def _short_episodes(demos: Demonstrations, file: str) -> list[Problem]:

@@ -60,6 +60,8 @@ class Infer:
     kinds: str = "none"
     """Sort into so many kinds first, or into as many as are found ("auto"): episodes, with --agent none, or else agents. What is inferred
     is then what each kind wants, and kinds.csv says how likely each is of which kind."""
+    switching: bool = False
+    """With --kinds: kinds may change inside an episode, which is then cut there."""
     held_out: Annotated[float, Within(0, 0.9, above=True)] = 0.1
     """Share of each agent's episodes that is kept for judging."""
     rewards: Number = 100_000
@@ -125,7 +127,7 @@ def infer(config: Infer) -> Path:
     rewards = rewards_of(itd, demos, steps)
     found = Inferred(demos, train, test, problems, itd, led, rewards, telling(demos, steps, led, rewards), kinds)
     itd.save(config.out / "model")
-    itd.explore(demos, config.out / "explore.html", title=f"What the agents of {config.file.name} want")
+    itd.explore(demos if kinds is None else kinds, config.out / "explore.html", title=f"What the agents of {config.file.name} want")
     write(config, found)
     for path in config.out.iterdir():
         if re.fullmatch(UNFINISHED, path.name):
@@ -149,12 +151,14 @@ def unfinished_name(config: Infer, *logs: Demonstrations | None) -> str:
 def kinds_of(config: Infer, demos: Demonstrations) -> Kinds | None:
     """Episodes or agents sorted into kinds, if that was asked for."""
     if config.kinds == "none":
+        if config.switching:
+            raise UserError("switching is True and kinds is none, expected --kinds auto or a number: there is nothing to switch between.")
         return None
     if config.kinds != "auto" and not (config.kinds.isascii() and config.kinds.isdigit()):
         raise UserError(f"kinds is {config.kinds!r}, expected a number above 0, auto or none.")
     number = "auto" if config.kinds == "auto" else int(config.kinds)
     of = "episodes" if config.columns.agent == "none" else "agents"
-    return psiphi.find_kinds(demos, number, of=of, seed=config.seed, torso=config.itd.torso)
+    return psiphi.find_kinds(demos, number, of=of, seed=config.seed, torso=config.itd.torso, switching=config.switching)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -480,19 +484,29 @@ def kinds_lines(kinds: Kinds) -> list[str]:
     each = zip(np.bincount(kinds.label, minlength=kinds.number).tolist(), kinds.sure.tolist(), strict=True)
     rows = [[f"kind {k + 1}", f"{count:,}", f"{sure:.2f}" if count else ""] for k, (count, sure) in enumerate(each)]
     tried = ", ".join(f"{k}: {nats:.4f}" for k, nats in kinds.nats.items())
+    switch = f" Kinds stay from step to step by {kinds.stay:.3f}; episodes are cut where the likeliest kind changes." if kinds.stay else ""
     return [
         "## Kinds",
         "",
         f"The agents of this report are kinds: {len(kinds.units):,} {units} were sorted by what they do. *Sure* is how likely those of a",
         "kind are of it, on average; kinds.csv has all of them. Kinds are made to act differently: that they are told apart is no",
         "evidence of its own.",
-        f"Nats per step of {units} that were not fitted to, by number of kinds: {tried}.",
+        f"Nats per step of {units} that were not fitted to, by number of kinds: {tried}.{switch}",
         "",
         *table_md(["kind", units, "sure"], rows),
         "",
+        *(soft_lines(kinds, units) if kinds.number > 1 else []),
         *(f"- {doubt}" for doubt in kinds.doubts),
         *([""] if kinds.doubts else []),
     ]
+
+
+def soft_lines(kinds: Kinds, units: str) -> list[str]:
+    """Of those whose likeliest kind is each, how likely they are of every kind."""
+    names = [f"kind {k + 1}" for k in range(kinds.number)]
+    mine = [kinds.share[kinds.label == k] for k in range(kinds.number)]
+    rows = [[name, *(f"{x:.2f}" for x in some.mean(axis=0))] for name, some in zip(names, mine, strict=True) if len(some)]
+    return [f"How likely the {units} of each kind are of every kind, on average:", "", *table_md([units, *names], rows), ""]
 
 
 def judged(found: Inferred) -> tuple[list[str], list[list[Any]]]:

@@ -163,7 +163,7 @@ function explore(root, data) {
     return rows.map(([name, part, mark]) => h("div", { class: "bar" + (second ? " second" : "") }, h("span", {}, mark ? h("b", {}, name, " (done)") : name), h("i", { style: `width:${100 * part}%` }), h("span", {}, percent(part))));
   }
   function replay() {
-    const chart = h("div"), side = h("div", { class: "panel" }), predictions = h("div", { class: "panel" }), said = h("p", { class: "said", "aria-live": "polite" });
+    const chart = h("div"), sorted = h("p", { class: "quiet", "data-sorted": "" }), side = h("div", { class: "panel" }), predictions = h("div", { class: "panel" }), said = h("p", { class: "said", "aria-live": "polite" });
     const range = h("input", { type: "range", min: 0, value: 0, "aria-label": "Step of the episode", style: "width:100%", on: { input: () => { state.step = Number(range.value); redraw(); } } });
     const play = h("button", { on: { click: () => {
       if (state.timer) { clearInterval(state.timer); state.timer = null; play.textContent = "Play"; return; }
@@ -175,6 +175,7 @@ function explore(root, data) {
       const e = log.episodes[state.episode], length = e.end - e.start, i = e.start + Math.min(state.step, length - 1);
       state.step = i - e.start;
       range.max = length - 1; range.value = state.step;
+      if (log.kinds) sorted.textContent = "Sorted by what is done: " + log.kinds[state.episode].map((part, k) => `kind ${k + 1} ${percent(part)}`).join(", ") + ".";
       const both = [...new Set([state.a, state.b])], lines = both.map(k => Array.from({ length }, (_, t) => log.rewards.at(e.start + t, k)));
       const most = Math.max(...lines.flat().map(Math.abs), 1e-9), x = t => 40 + 680 * (length > 1 ? t / (length - 1) : 0.5), y = r => 75 - 65 * r / most;
       put(chart, s("svg", { viewBox: "0 0 740 160", width: 740, height: 160, role: "img", "aria-label": "Inferred reward along the episode" },
@@ -188,7 +189,7 @@ function explore(root, data) {
       const own = argmax(data.actions.map((_, a) => log.chance.at(i, state.a, a)));
       said.textContent = `Step ${state.step + 1} of ${length}: ${policies[e.agent].name} did ${data.actions[done]}; ${policies[state.a].name} would most likely do ${data.actions[own]}; reward of ${policies[state.a].name} ${signed(log.rewards.at(i, state.a))}.`;
     });
-    return h("section", {}, h("h2", {}, "Replay an episode"), chooser("Episode", episodes, () => state.episode, i => { state.episode = i; state.step = 0; }), play, range, said, chart, h("div", { class: "row" }, predictions, side));
+    return h("section", {}, h("h2", {}, "Replay an episode"), chooser("Episode", episodes, () => state.episode, i => { state.episode = i; state.step = 0; }), play, log.kinds ? sorted : null, range, said, chart, h("div", { class: "row" }, predictions, side));
   }
 
   // --- What if: sliders over preferences ----------------------------------------------------------------------------------
