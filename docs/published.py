@@ -332,6 +332,13 @@ def update_curves() -> str:
     return markdown(["", "", *(f"{n:,} steps" for n in steps)], rows)
 
 
+def update_attempts() -> str:
+    """What else was tried to make an update faster."""
+    found = stored("benchmarks/update_attempts.json")["highway-multi-task"]
+    rows = [[name, ", ".join(f"{ms:.1f}" for ms in got["ms_per_update"]), f"{got['times as fast']:.2f}"] for name, got in found.items()]
+    return markdown(["Highway, multi-task", "ms per update, each turn", "times as fast"], rows)
+
+
 def many_runs() -> str:
     """What was asked of tuning, clusters, survival and speed, and what was found."""
     kills, faults, cost, killed = (lines(f"survival/{name}.jsonl") for name in ("torture-kills", "torture-faults", "torture-cost", "kills"))
@@ -401,6 +408,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "updates": updates,
     "update-curves": update_curves,
+    "update-attempts": update_attempts,
     "many-runs": many_runs,
     "peers": peers,
     "outside": outside,
