@@ -345,9 +345,7 @@ def many_runs() -> str:
     tuned, trials = (stored(f"tune/dqn-highway-multi-task/{name}.json") for name in ("comparison", "cost"))
     seeds = stored("benchmarks/seeds.json")
     before, now = (stored(f"benchmarks/update_profile{when}.json") for when in ("_before", ""))
-    found, preset = (
-        words(Estimate(got["iqm"], *got["interval"], 10, 0), 2) for got in (tuned[name]["at the end"] for name in ("found", "preset"))
-    )
+    found, preset = (words(_fresh(got), 2) for got in (tuned[name]["at the end"] for name in ("found", "preset")))
 
     def survived(on: str) -> str:
         got = [row for row in killed if row["on"] == on]
@@ -383,6 +381,12 @@ def many_runs() -> str:
         ["share of the matrix peak: Highway, CoinGrid", "", share],
     ]
     return markdown(["what", "asked for", "found"], rows)
+
+
+def _fresh(got: dict[str, Any]) -> Estimate:
+    """What `benchmarks/tuned.py` stores of ten seeds."""
+    low, high = got["interval"]
+    return Estimate(got["iqm"], low, high, 10, 0)
 
 
 def lines(path: str) -> list[dict[str, Any]]:

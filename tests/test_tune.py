@@ -234,11 +234,11 @@ def test_asynchronous_halving_continues_as_the_unbroken_one(tmp_path):
     class Dying(trials.Here):
         left = 3
 
-        def start(self, how, task):
+        def start(self, plan, task):
             if not self.left:
                 raise KeyboardInterrupt
             self.left -= 1
-            super().start(how, task)
+            super().start(plan, task)
 
     whole = trials.asynchronous(how, trials.alone(how, tmp_path / "whole"), trials.Here(), 1, lambda _: None)
     assert {row.trial for row in whole if row.round == 1} == {0, 1, 2, 3} and max(row.round for row in whole) == 4
