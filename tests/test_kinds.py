@@ -99,12 +99,12 @@ def test_how_often_kinds_switch_is_found_and_when():
     chance = np.array([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])  # of three actions, by kind
     action = np.array([rng.choice(3, p=chance[k]) for k in kind])
     guess = jnp.full(2, 0.5), jnp.asarray(0.5)
+    look = lambda: chains.smoothed(jnp.log(chance[:, action].T), jnp.asarray(first), *guess)  # noqa: E731
     for _ in range(60):
-        found = chains.smoothed(jnp.log(chance[:, action].T), jnp.asarray(first), *guess)
-        guess = chains.refitted(found, jnp.asarray(first))
+        guess = chains.refitted(look(), jnp.asarray(first))
     assert abs(float(guess[1]) - stay) < 0.02 and abs(float(guess[0][0]) - 0.7) < 0.1
     alone = chance[:, action].argmax(axis=0)
-    assert np.mean(np.asarray(found.share).argmax(axis=1) == kind) > 0.88 > 0.86 > np.mean(alone == kind)
+    assert np.mean(np.asarray(look().share).argmax(axis=1) == kind) > 0.88 > 0.86 > np.mean(alone == kind)
 
 
 def test_episodes_are_cut_where_kinds_switch():
@@ -126,7 +126,9 @@ def changing(episodes: int, walks: int = 4) -> tuple[psiphi.Demonstrations, np.n
     obs, action, truth = [], [], []
     for e in range(episodes):
         parts = [walk for half in halves for walk in half[walks * e : walks * (e + 1)]]
-        obs.append(np.concatenate([walk.obs for walk in parts] + [parts[-1].final_obs[None]]))
+        last = parts[-1].final_obs
+        assert last is not None
+        obs.append(np.concatenate([walk.obs for walk in parts] + [last[None]]))
         action.append(np.concatenate([walk.action for walk in parts]))
         truth.append(np.repeat([0, 1], walks).repeat([len(walk.action) for walk in parts]))
     return psiphi.Demonstrations.from_lists(obs, action, ["x"] * episodes, num_actions=4), np.concatenate(truth)
