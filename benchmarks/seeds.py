@@ -1,6 +1,6 @@
 """Many seeds of a DQN on Highway: one vmapped program, one run after the other, or two processes. Environment steps per second of each.
 
-    python benchmarks/seeds.py [--seeds 10] [--steps 5000] [--turns 3] [--algorithm dqn] [--env highway-multi-task] [--out FILE]
+    python benchmarks/seeds.py [--seeds 10] [--steps 9000] [--turns 3] [--algorithm dqn] [--env highway-multi-task] [--out FILE]
 
 Every run is the preset's, evaluations included, with fewer steps. A rate is of the stretches between evaluations but for the first, which
 includes compiling, and the last. Each way runs in processes of its own with one thread, so that none profits from what another compiled.
@@ -24,7 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--algorithm", default="dqn")
     parser.add_argument("--env", default="highway-multi-task")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=5_000)
+    parser.add_argument("--steps", type=int, default=9_000)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--alone", type=int, help="only time so many vmapped seeds, in this process, and print the figures")
