@@ -201,8 +201,8 @@ PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
     "gail": lambda: ACTING | {"agent": gail()},
     "ppo": lambda: ACTING | {"agent": ppo()},
 }
-"""What suits a CPU. Tried by hand on seeds 2000 and above; of PsiPhi-learning, trust and the sizes of its batches, on seed 2001, and that it
-follows the demonstrators at first, on seed 0 of the milder task."""
+"""What suits a CPU. Tried by hand on seeds 2000 and above; of PsiPhi-learning, trust and the sizes of its batches on seed 2001, and that
+it follows the demonstrators at first on seed 0 of the milder task."""
 
 
 def paper_psiphi() -> dict[str, Any]:
