@@ -3,6 +3,7 @@
     python benchmarks/fruitbot.py demonstrators [--episodes 64] [--seed 0]
     python benchmarks/fruitbot.py imitation --method bc --episodes 24 [--seed 0]
     python benchmarks/fruitbot.py tastes --model RUN [--episodes 32]
+    python benchmarks/fruitbot.py why --model RUN [--episodes 32]
     python benchmarks/fruitbot.py speed [--seconds 20]
     python benchmarks/fruitbot.py peer [--seconds 60]       # pip install torch==2.13.0 stable-baselines3==2.9.2
 
@@ -16,6 +17,9 @@ Each adds a line to a file under results/fruitbot, with its command, commit and 
   the return by the demonstrator's own taste.
 - *tastes*: a trained model of psiphi meets three tastes that it was not trained for, by rewards alone, without a gradient: fruits only,
   objects only, neither. What it collects in the episode in which it first meets them, after that one and after ten.
+- *why*: what a trained model of psiphi earns on its task by GPI with more and less trust in the demonstrators, by its own head alone and by
+  imitating each demonstrator; the share of steps in which GPI follows each head, the value it then expects, the discounted return that
+  came, and the correlation of the two.
 - *speed*: steps and updates per second of PPO and PsiPhi-learning, and the share of the time that goes into the environments, acting and
   learning. Compilation is left out.
 - *peer*: all of PPO's training beside that of stable-baselines3, steps per second: the same games, network, rollouts, epochs and
@@ -39,7 +43,7 @@ HELD_OUT, PLAYED = 8, 32
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("demonstrators", "imitation", "tastes", "speed", "peer"))
+    parser.add_argument("what", choices=("demonstrators", "imitation", "tastes", "why", "speed", "peer"))
     parser.add_argument("--model", type=Path, help="a run of psiphi train psiphi --env fruitbot")
     parser.add_argument("--method", default="bc", choices=("bc", "itd"))
     parser.add_argument("--episodes", type=int, default=64)
@@ -152,6 +156,88 @@ def tastes(options: argparse.Namespace) -> dict[str, Any]:
             for when, (returns, counts) in met.items()
         }
     return {"episodes": options.episodes, "found": found}
+
+
+# --- Why -----------------------------------------------------------------------------------------------------------------
+
+TRUSTS = (0.0, 0.05, 0.1, 0.2, 0.5, 2.0)
+
+
+def why(options: argparse.Namespace) -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+
+    from psiphi import model as models
+    from psiphi import playing
+
+    if options.model is None:
+        raise SystemExit("why needs --model, the directory of a trained model.")
+    loaded = playing.read(options.model)
+    assert loaded.known is not None
+    known, model = loaded.known, loaded.known.model
+    place, w, agents = playing.where(loaded), model.w[-1], len(known.agents)
+
+    def gpi(price: float, heads: Any, obs: Any) -> Any:
+        """Action, head and its value of each state; `heads` are those that may be followed."""
+
+        def one(psi: Any) -> Any:
+            scores = models.policy_values(model._replace(price=jnp.asarray(price)), psi, lambda p: p @ w) + heads[:, None]
+            head, action = jnp.unravel_index(jnp.argmax(scores), scores.shape)
+            return action, head, jnp.min(psi[head, :, action] @ w)
+
+        return jax.vmap(one)(models.psi(model, obs))
+
+    def imitation(k: int, obs: Any) -> Any:
+        def one(psi: Any) -> Any:
+            action = jnp.argmax(jnp.mean(psi[k] @ model.w[k], axis=0))
+            return action, k, jnp.min(psi[k, :, action] @ w)
+
+        return jax.vmap(one)(models.psi(model, obs))
+
+    everyone, mine = jnp.zeros(agents + 1), jnp.full(agents + 1, -jnp.inf).at[-1].set(0.0)
+    ways = {f"GPI, trust {trust}": partial(gpi, trust * known.beta, everyone) for trust in TRUSTS} | {
+        "its own head": partial(gpi, 0.0, mine)
+    }
+    ways |= {f"imitating {name}": partial(imitation, k) for k, name in enumerate(known.agents)}
+    names = (*map(str, known.agents), "ego")
+    return {
+        "episodes": options.episodes,
+        "found": {name: _followed(place, jax.jit(way), options, known.gamma, names) for name, way in ways.items()},
+    }
+
+
+def _followed(place: Any, way: Any, options: argparse.Namespace, gamma: float, names: tuple[str, ...]) -> dict[str, float]:
+    """One episode in each of some games, and what was expected and came in it."""
+    from psiphi.loops import gym
+    from psiphi.training import place_of
+
+    stage = place_of(place.world.env(place.config, place.task), options.episodes)
+    assert stage.vector is not None
+    worlds = gym.Worlds(stage.vector)
+    worlds.reset(options.seed + gym.OTHER_DRAWS)
+    going, rows = np.ones(options.episodes, bool), []
+    while going.any():
+        action, head, value = map(np.asarray, way(worlds.obs))
+        step = worlds.step(action.astype(np.int32))
+        counts, features = going & step.real, gym.features_of(step)
+        assert features is not None
+        rows.append((counts, head, value, np.asarray(step.transition.reward) * counts, features * counts[:, None]))
+        going = going & ~(counts & np.asarray(step.transition.last))
+    stage.vector.close()
+    counts, head, value, reward, features = map(np.stack, zip(*rows, strict=True))
+    came, later = np.zeros_like(reward), np.zeros(options.episodes)
+    for t in reversed(range(len(reward))):
+        came[t] = later = reward[t] + gamma * later
+    shares = np.bincount(head[counts], minlength=len(names)) / counts.sum()
+    return {
+        "return": float(reward.sum(axis=0).mean()),
+        "sem": float(reward.sum(axis=0).std(ddof=1) / options.episodes**0.5),
+        **dict(zip(("fruits", "objects", "presents", "completion"), map(float, features.sum(axis=0).mean(axis=0)), strict=True)),
+        **{f"follows {name}": float(share) for name, share in zip(names, shares, strict=True)},
+        "value expected": float(value[counts].mean()),
+        "value that came": float(came[counts].mean()),
+        "correlation": float(np.corrcoef(value[counts], came[counts])[0, 1]),
+    }
 
 
 # --- Speed ---------------------------------------------------------------------------------------------------------------
