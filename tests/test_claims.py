@@ -56,6 +56,9 @@ def test_rows_are_what_the_pages_define(tmp_path):
         assert (plain["num_cumulants"], plain["l1_weight"], plain["sparsity"]) == (d, 0.0, 0.0)
     alone, watching, recorded = (rows["roundabout", name] for name in ("psiphi-alone", "psiphi", "psiphi-recorded"))
     assert (alone["demos"], watching["demos"], recorded["demos"], recorded["episodes"]) == ("none", "online", "recorded", 100)
+    assert (alone["study"], watching["study"], recorded["study"], recorded["demonstrators"]) == (0, 0, 500, ["exr", "nxr"])
+    assert {config["agent"]["n_step"] for config in (alone, watching, recorded)} == {3}
+    assert all(config["agent"]["act_by_newest"] for config in (alone, watching, recorded))
     assert all(config["world"]["same_actions"] for config in (alone, watching, recorded, rows["roundabout", "bc-2"]))
 
 
