@@ -2,7 +2,9 @@
 
     python benchmarks/fruitbot.py demonstrators [--episodes 64] [--seed 0]
     python benchmarks/fruitbot.py imitation --method bc --episodes 24 [--seed 0]
+    python benchmarks/fruitbot.py tastes --model RUN [--episodes 32]
     python benchmarks/fruitbot.py speed [--seconds 20]
+    python benchmarks/fruitbot.py peer [--seconds 60]       # pip install torch==2.13.0 stable-baselines3==2.9.2
 
 Each adds a line to a file under results/fruitbot, with its command, commit and versions. What is measured:
 
@@ -12,8 +14,12 @@ Each adds a line to a file under results/fruitbot, with its command, commit and 
   view without backgrounds, with the world's default settings. On 8 held-out episodes of each: the share of all actions predicted, and the
   share of *moves* predicted, of steps whose action is not to stay. Then 32 episodes of each clone, greedy: completion, fruits, objects and
   the return by the demonstrator's own taste.
+- *tastes*: a trained model of psiphi meets three tastes that it was not trained for, by rewards alone, without a gradient: fruits only,
+  objects only, neither. What it collects in the episode in which it first meets them, after that one and after ten.
 - *speed*: steps and updates per second of PPO and PsiPhi-learning, and the share of the time that goes into the environments, acting and
   learning. Compilation is left out.
+- *peer*: all of PPO's training beside that of stable-baselines3, steps per second: the same games, network, rollouts, epochs and
+  minibatches, one thread each. They take turns. What stable-baselines3 takes for steps includes those on which a game begins anew.
 """
 
 import argparse
@@ -33,7 +39,8 @@ HELD_OUT, PLAYED = 8, 32
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("demonstrators", "imitation", "speed"))
+    parser.add_argument("what", choices=("demonstrators", "imitation", "tastes", "speed", "peer"))
+    parser.add_argument("--model", type=Path, help="a run of psiphi train psiphi --env fruitbot")
     parser.add_argument("--method", default="bc", choices=("bc", "itd"))
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--updates", type=int, help="updates of the training; the world's own number without")
@@ -110,6 +117,43 @@ def imitation(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# --- Other tastes --------------------------------------------------------------------------------------------------------
+
+NEW_TASTES = {
+    "fruits only": "fruit=1,object=-1,finish=10", "objects only": "fruit=-1,object=1,finish=10", "neither": "fruit=-1,object=-1,finish=10",
+}  # fmt: skip
+
+
+def tastes(options: argparse.Namespace) -> dict[str, Any]:
+    from psiphi import playing
+    from psiphi.loops.few_shot import FewShotConfig
+
+    if options.model is None:
+        raise SystemExit("tastes needs --model, the directory of a trained model.")
+    model = playing.read(options.model)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, task in NEW_TASTES.items():
+        place = playing.where(model, "fruitbot", task)
+        one, ten = (
+            playing.adapted(model, place, FewShotConfig(), options.seed, shots=shots, repetitions=options.episodes) for shots in (1, 10)
+        )
+        assert one.features is not None and ten.features is not None
+        met = {
+            "first episode": (one.first, one.features[0]),
+            "after one": (one.after, one.features[1]),
+            "after ten": (ten.after, ten.features[1]),
+        }
+        found[name] = {
+            when: {
+                "return": float(np.mean(returns)),
+                "sem": float(np.std(returns, ddof=1) / len(returns) ** 0.5),
+                **dict(zip(("fruits", "objects", "presents", "completion"), map(float, np.mean(counts, axis=0)), strict=True)),
+            }
+            for when, (returns, counts) in met.items()
+        }
+    return {"episodes": options.episodes, "found": found}
+
+
 # --- Speed ---------------------------------------------------------------------------------------------------------------
 
 
@@ -117,8 +161,8 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": options.seconds, "found": {name: timed(name, options.seconds) for name in ("ppo", "psiphi")}}
 
 
-def timed(algorithm: str, seconds: float) -> dict[str, float]:
-    """The Gymnasium loop's own pieces, called as it calls them, each waited for."""
+def begun(algorithm: str) -> Any:
+    """The Gymnasium loop's host of a run with the world's own settings and few demonstrations, the state it begins with, and the run."""
     import jax
 
     from psiphi import training
@@ -136,7 +180,14 @@ def timed(algorithm: str, seconds: float) -> dict[str, float]:
     loop = training.loop_of(run)
     agent = ALGORITHMS[algorithm].make(run.agent, place.spec, len(SHOWN) if watches else 0, Pace(run.num_envs, 1_000))
     host = gym._Host(gym.Worlds(place.vector), agent, loop, None)
-    keys = jax.random.key(run.seed)[None]
+    return host, host.begin(None, jax.random.key(run.seed)[None], demos), run, loop
+
+
+def timed(algorithm: str, seconds: float) -> dict[str, float]:
+    """The Gymnasium loop's own pieces, called as it calls them, each waited for."""
+    import jax
+
+    host, carry, run, loop = begun(algorithm)
     spent: dict[str, float] = dict.fromkeys(("environment", "acting", "learning", "remembering"), 0.0)
     step, act, observe, iterate = host.collector.worlds.step, host._act, host._observe, host._iterate
 
@@ -149,7 +200,6 @@ def timed(algorithm: str, seconds: float) -> dict[str, float]:
     host.collector.worlds.step = partial(clocked, "environment", step)  # pyright: ignore[reportAttributeAccessIssue]
     for name, attribute, function in (("acting", "_act", act), ("remembering", "_observe", observe), ("learning", "_iterate", iterate)):
         setattr(host, attribute, partial(clocked, name, function))
-    carry = host.begin(None, keys, demos)
     carry, _ = host.chunk(carry, 2)  # compiles
     for name in spent:
         spent[name] = 0.0
@@ -163,6 +213,90 @@ def timed(algorithm: str, seconds: float) -> dict[str, float]:
     rates = {"steps/s": steps / wall, "updates/s": iterations * gradient_steps / wall}
     shares = {f"share {name}": x / wall for name, x in spent.items()}
     return {name: round(x, 4) for name, x in (rates | shares | {"share rest": 1 - sum(spent.values()) / wall}).items()}
+
+
+def peer(options: argparse.Namespace) -> dict[str, Any]:
+    import stable_baselines3
+    import torch
+    import turns
+
+    torch.set_num_threads(1)
+    host, carry, run, loop = begun("ppo")
+    steps = loop.num_envs * loop.rollout_length
+    theirs = peers_ppo(run)
+
+    def ours_learns() -> int:
+        nonlocal carry
+        carry = host.chunk(carry, 1)[0]
+        return steps
+
+    def theirs_learns() -> int:
+        theirs.learn(steps, reset_num_timesteps=False)
+        return steps
+
+    found = turns.measure({"psiphi": ours_learns, "stable-baselines3": theirs_learns}, options.seconds)
+    ratio = found["psiphi"]["steps_per_cpu_s"] / found["stable-baselines3"]["steps_per_cpu_s"]
+    return {"found": {**found, "ratio of steps per CPU second": ratio}, "peer": [stable_baselines3.__version__, torch.__version__]}
+
+
+def peers_ppo(run: Any) -> Any:
+    """stable-baselines3's PPO as our run is set: its games, its torso as a convolution whose stride is its width, its numbers."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from psiphi import training
+    from psiphi.nets import Patches
+    from psiphi.worlds import WORLDS
+
+    envs = training.place_of(WORLDS["fruitbot"].env(run.world, run.task), run.num_envs).vector
+
+    class Torso(BaseFeaturesExtractor):
+        def __init__(self, space: Any, width: int):
+            super().__init__(space, width)
+            rows, columns, colours = space.shape
+            each = torch.nn.Conv2d(colours, Patches.FEATURES, Patches.SIDE, Patches.SIDE)
+            dense = torch.nn.Linear(rows * columns // Patches.SIDE**2 * Patches.FEATURES, width)
+            self.layers = torch.nn.Sequential(each, torch.nn.ReLU(), torch.nn.Flatten(), dense, torch.nn.ReLU())
+
+        def forward(self, obs: Any) -> Any:
+            return self.layers(obs.permute(0, 3, 1, 2) / 255.0)
+
+    class Games(VecEnv):
+        """Our vector of games with the methods that stable-baselines3 calls."""
+
+        def __init__(self):
+            super().__init__(run.num_envs, envs.single_observation_space, envs.single_action_space)
+
+        def reset(self) -> Any:
+            return envs.reset(seed=run.seed)[0]
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            obs, reward, terminated, truncated, _ = envs.step(self.actions)
+            return obs, reward, terminated | truncated, [{} for _ in range(run.num_envs)]
+
+        def close(self) -> None: ...
+        def get_attr(self, attr_name: str, indices: Any = None) -> Any:
+            return [None] * run.num_envs
+
+        def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None: ...
+        def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any: ...
+        def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> Any:
+            return [False] * run.num_envs
+
+    agent = run.agent
+    shape = {"features_extractor_class": Torso, "features_extractor_kwargs": {"width": agent.torso_hidden[-1]}, "net_arch": []}
+    shape |= {"normalize_images": False, "share_features_extractor": agent.share_torso}
+    return PPO(
+        "CnnPolicy", Games(), policy_kwargs=shape, learning_rate=agent.learning_rate, n_steps=agent.rollout_length,
+        batch_size=run.num_envs * agent.rollout_length // agent.minibatches, n_epochs=agent.epochs, gamma=agent.gamma,
+        gae_lambda=agent.lambda_, clip_range=agent.clip_ratio, ent_coef=agent.entropy, vf_coef=agent.value_weight,
+        max_grad_norm=agent.clip, device="cpu", seed=run.seed,
+    )  # fmt: skip
 
 
 def main() -> None:

@@ -1,19 +1,24 @@
 """One directory for models and policies; what was written before is read or refused in a sentence, and no file can run code."""
 
+import dataclasses
 import json
 import shutil
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import psiphi
 import tiny
-from psiphi import checkpoint, cli, playing
+from psiphi import checkpoint, cli, playing, training
+from psiphi.agents import ALGORITHMS
 from psiphi.api import files
+from psiphi.api import trained as api_trained
 from psiphi.errors import UserError
+from psiphi.types import Pace
 
 OLD = Path(__file__).parent / "data" / "model-0.1"
 """Written by psiphi 0.1.0 (`psiphi.ITD.save`, version 2 of "psiphi api model"), and what it answered."""
@@ -122,6 +127,21 @@ def test_a_model_is_asked_beside_logs(tmp_path, capsys):
     assert got["commonest"] == pytest.approx(np.bincount(said).max() / 39)
     assert got["nll"] == pytest.approx(-np.log(chances.max(axis=1)).mean(), rel=1e-3)
     assert got["calibration"] == pytest.approx(1 - chances.max(axis=1).mean(), abs=1e-4), "as unsure as it was, it was right"
+
+
+def test_trust_in_the_demonstrators_is_kept_with_the_model(tmp_path):
+    run = training.changed(tiny.run("psiphi"), {"agent.trust": 5.0, "agent.temperature": 0.0})
+    trained = training.train(run, progress=False)
+    api_trained.save(tmp_path, trained)
+    obs = np.random.default_rng(0).integers(0, 2, (200, 5, 5, 5)).astype(np.uint8)
+    agent = ALGORITHMS["psiphi"].make(trained.run.agent, trained.spec, len(trained.agents), Pace(2, 1))
+    expected = np.asarray(jax.jit(agent.policy)(trained.state, obs, jax.random.key(0)))
+    found = playing.read(tmp_path)
+    np.testing.assert_array_equal(psiphi.load(tmp_path).predict(obs), expected)
+    np.testing.assert_array_equal(playing.player(found)[1](jnp.asarray(obs), jax.random.key(0)), expected)
+    assert found.known is not None
+    free = dataclasses.replace(found.known, model=found.known.model._replace(price=None))
+    assert (np.asarray(playing.player(found._replace(known=free))[1](jnp.asarray(obs), jax.random.key(0))) != expected).any()
 
 
 def test_calibration_by_hand():

@@ -339,6 +339,46 @@ def test_softness_draws_from_the_softmax_of_the_values_in_units_of_reward():
         np.testing.assert_allclose(shares, expected, atol=0.1)
 
 
+def reluctance_by_hand(later: np.ndarray, place: int, price: float) -> np.ndarray:
+    """``[head, action]``: what GPI adds to values; demonstrator k wants cumulant k."""
+    own = np.stack([later[k, :, place, :, k].mean(axis=0) for k in range(AGENTS)])
+    cost = price * (own - own.max(axis=1, keepdims=True))
+    worth = (np.min(later[:AGENTS, :, place] @ W, axis=1) + cost).max(axis=1)
+    return np.vstack([cost, cost[worth.argmax()]])
+
+
+@pytest.mark.parametrize("trust", [0.1, 0.5, 1e4])
+def test_with_trust_an_action_costs_what_makes_it_unlikely_for_demonstrators(trust):
+    state, both = table_actor(temperature=0.0, trust=trust)
+    _, greedy = both(state)
+    later = psi_table(TARGET)
+    for place in range(PLACES):
+        scores = np.min(later[:, :, place] @ W, axis=1) + reluctance_by_hand(later, place, trust * ITD.beta)
+        assert greedy[place] == scores.max(axis=0).argmax()
+        if trust > 100:  # then it does what one of them would do
+            assert greedy[place] in [later[k, :, place, :, k].mean(axis=0).argmax() for k in range(AGENTS)]
+
+
+def test_with_trust_it_bootstraps_from_the_action_that_it_would_choose():
+    config = replace(CONFIG, trust=0.3)
+    later, psi, phi = psi_table(TARGET), psi_table(NET), phi_table(NET)
+    ego = psiphi.ego_batch(config, sequences(MIXED))
+    found = jax.tree.map(np.asarray, quick_jit(lambda net, target, ego: psiphi.ego_loss(net, target, ego, config)[1])(NET, TARGET, ego))
+    q, td = [], []
+    for s, a, _, kind, n, _, total, discount, stop in each_row(MIXED):
+        chosen = {}
+        for place in (n, stop):
+            values = np.min(later[:, :, place] @ W, axis=1) + reluctance_by_hand(later, place, 0.3 * ITD.beta)
+            chosen[place] = np.unravel_index(values.argmax(), values.shape)
+        worst = min(later[chosen[stop][0], e, stop, chosen[stop][1]] @ W for e in range(2))
+        for e in range(2):
+            q.append((psi[-1, e, s, a] @ W - total - discount * worst) ** 2)
+            follows = 0.0 if kind == TERMINATION else probes.GAMMA * later[chosen[n][0], e, n, chosen[n][1]]
+            td.append(np.sum((psi[-1, e, s, a] - phi[s, a] - follows) ** 2) / CUMULANTS)
+    np.testing.assert_allclose(found["q"], np.mean(q), rtol=1e-4)
+    np.testing.assert_allclose(found["td_psi"], np.mean(td), rtol=1e-4)
+
+
 # --- Online demonstrations -----------------------------------------------------------------------------------------------
 
 

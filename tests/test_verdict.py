@@ -290,6 +290,8 @@ def test_nothing_found_is_no_praise():
     ("name", "wrong", "right"),
     [
         ("one-episode", {"episodes": 1, "held_out_steps": 0, "nll": NAN}, {"episodes": 2}),
+        ("few-episodes", {"episodes": 9, "held_out_steps": 99}, {"episodes": 9, "held_out_steps": 100}),
+        ("few-episodes", {"episodes": 2, "held_out_steps": 30}, {"episodes": 10, "held_out_steps": 30}),
         ("untested", {"held_out_steps": 0, "nll": NAN}, {"held_out_steps": 20}),
         ("untested", {"nll": NAN}, {"held_out_steps": NAN}),
         ("untested", {"nll": math.inf}, {"episodes": NAN}),
@@ -331,7 +333,9 @@ def test_shuffled_ids_make_everybody_doubtful():
     assert names(found) == {"shuffled-ids"} and found.doubtful == found.agents
     (finding,) = found.of("agent2")
     assert finding.agent is None and finding.figure == pytest.approx(1.4) and finding.grave and finding.warns
-    assert finding.sentence.startswith("The ids look shuffled, or the agents want the same")
+    assert finding.sentence.startswith("The ids look shuffled, or the agents want the same: ")
+    shuffled.episodes[:] = 5
+    assert "the same, or there are too few episodes to tell: " in judge(shuffled).of("agent2")[0].sentence
 
 
 @pytest.mark.parametrize("ids", [verdict.IDS, 20.0, NAN])

@@ -24,6 +24,21 @@ def values(psi: Float[Array, "heads ensemble A d"], value: Value) -> Float[Array
     return jnp.max(head_values(psi, value), axis=0)
 
 
+def reluctance(
+    psi: Float[Array, "heads ensemble A d"], preferences: Float[Array, "K d"], value: Value, price: float | Array
+) -> Float[Array, "heads A"]:
+    """What an action costs that a policy would not take, 0 or less: `price` times how much less it is worth to it than its best one.
+
+    Of a demonstrator, one of the first K heads, successor features were hardly ever seen to be right for what it would not do, and the best
+    of many wrong values is high. A further head pays what the demonstrator would pay who is worth most there.
+    """
+    theirs = psi[: preferences.shape[0]]
+    own = jnp.mean(jnp.einsum("kead,kd->kea", theirs, preferences), axis=1)
+    cost = price * (own - jnp.max(own, axis=-1, keepdims=True))
+    best = jnp.argmax(jnp.max(head_values(theirs, value) + cost, axis=-1))
+    return jnp.concatenate([cost, jnp.broadcast_to(cost[best], (psi.shape[0] - theirs.shape[0], psi.shape[2]))])
+
+
 def action(psi: Float[Array, "heads ensemble A d"], w: Float[Array, " d"]) -> Int[Array, ""]:
     """Eq. gpi-with-sf and pi-ego: argmax over actions of the max over policies of psi.w."""
     return jnp.argmax(values(psi, lambda p: p @ w))

@@ -21,6 +21,8 @@ class Model(NamedTuple):
     """Preferences of the heads, the demonstrators' first."""
     units: Float[Array, " K"]
     """Size of one unit of the inferred reward phi.w_k, so that w_k / units[k] speaks in rewards; always above 0."""
+    price: Float[Array, ""] | None = None
+    """What an action costs in GPI for every unit by which it is worth less to a demonstrator than its best one; None: nothing."""
 
     @property
     def prior(self) -> tasks.Prior:
@@ -84,22 +86,29 @@ def behaviour(
     return q - gamma * discount[:, None] * jnp.max(values(model, next_obs), axis=2)
 
 
+def policy_values(model: Model, psi: Float[Array, "heads ensemble A d"], value: gpi.Value) -> Float[Array, "heads A"]:
+    """What each known policy is worth in a state, per action, less what GPI asks for actions that it would not take."""
+    found = gpi.head_values(psi, value)
+    return found if model.price is None else found + gpi.reluctance(psi, model.w[: model.units.shape[0]], value, model.price)
+
+
 def act(model: Model, obs: Array, w: Float[Array, "B d"], key: Array, *, temperature: float) -> Int[Array, " B"]:
     """The GPI action for the task w, soft where `temperature` > 0.
 
     Softness breaks the ties and the circles into which a greedy choice among approximate values falls; it is the demonstrators' own
     form of optimality.
     """
-    return gpi.draw(jax.vmap(lambda psi_s, w_s: gpi.values(psi_s, lambda p: p @ w_s))(psi(model, obs), w), key, temperature)
+    values = jax.vmap(lambda psi_s, w_s: policy_values(model, psi_s, lambda p: p @ w_s))(psi(model, obs), w)
+    return gpi.draw(jnp.max(values, axis=1), key, temperature)
 
 
 def act_on_belief(model: Model, obs: Array, belief: tasks.Posterior, key: Array, *, kappa: float, temperature: float) -> Int[Array, " B"]:
     """The same for a task that is only believed, by an upper confidence bound of `kappa` standard deviations."""
 
     def one(psi_s: Array, belief_s: tasks.Posterior) -> Array:
-        return gpi.values(psi_s, lambda p: tasks.upper_confidence(p, belief_s, kappa))
+        return policy_values(model, psi_s, lambda p: tasks.upper_confidence(p, belief_s, kappa))
 
-    return gpi.draw(jax.vmap(one)(psi(model, obs), belief), key, temperature)
+    return gpi.draw(jnp.max(jax.vmap(one)(psi(model, obs), belief), axis=1), key, temperature)
 
 
 def measure_units(net: Net, w: Float[Array, "K d"], demos: Demos, limit: int = 4096) -> Float[Array, " K"]:

@@ -58,7 +58,13 @@ class PsiPhiConfig:
     """Extension: the ego's psi starts as a copy of the first demonstrator's."""
     follow: Share = 0.0
     """Extension: the share of the environments in which the ego, while it learns, does what a demonstrator would do there. It falls along a
-    line to none over the first quarter of the run's updates; 0: the ego never does (paper). So it is paid where the demonstrators go."""
+    line to none over the first part of the run's updates; 0: the ego never does (paper). So it is paid where the demonstrators go."""
+    followed: Share = 0.25
+    """That part of all updates, those before the first step included."""
+    trust: Weight = 0.0
+    """Extension: in GPI an action costs this much reward for every nat by which it is less likely, for a demonstrator, than the likeliest
+    one, and the ego's own head pays as the demonstrator does who is worth most to it; 0: nothing (paper). So values that were never seen
+    to be right do not lead away from what the demonstrators do."""
     shield: Share = 0.0
     """Extension: how much of the demonstrators' gradient is kept from the torso that their heads share with the ego's; 0: nothing (paper),
     1: all of it, so that imitation cannot cost the ego anything."""
@@ -87,10 +93,6 @@ def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 
         config, itd=itd.paper(config.itd), n_step=8, batch=64, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0,
         temperature=0.0, gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
     )  # fmt: skip
-
-
-FOLLOWED = 0.25
-"""After this part of the run's updates the ego follows no demonstrator any more."""
 
 
 class State(NamedTuple):
@@ -203,8 +205,8 @@ def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, 
     phi, psi, one_next = seen or look(net, target, ego.step)
     mine = jnp.take_along_axis(psi, ego.step.action[:, None, None, None], axis=2)[:, :, 0]
     n_next = one_next if config.n_step == 1 else target.psi(target.features(ego.fold.next_obs))
-    value_next = bootstrap_value(config, n_next, w)
-    psi_next = bootstrap_psi(config, one_next, w, ego.next_action)
+    value_next = bootstrap_value(config, n_next, w, reluctance(config, target, n_next, w))
+    psi_next = bootstrap_psi(config, one_next, w, ego.next_action, reluctance(config, target, one_next, w))
     r = jax.vmap(losses.reward, (0, None, 0))(phi, w, ego.step.reward)
     per_member = jax.vmap(losses.q, (0, None, None, None, 0))
     q = jax.vmap(per_member, (0, None, 0, 0, 0))(mine, w, ego.fold.reward, ego.fold.discount, value_next)
@@ -219,25 +221,49 @@ def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, 
     return config.reward_weight * terms["reward"] + config.q_weight * terms["q"] + config.td_psi_weight * terms["td_psi"], terms
 
 
-def bootstrap_value(config: PsiPhiConfig, next_psi: Array, w: Array) -> Array:
+def price(config: PsiPhiConfig) -> float | None:
+    """What an action costs for every unit by which it is worth less to a demonstrator than its best one; None where it costs nothing."""
+    return config.trust * itd.inverse_temperature(config.itd) or None
+
+
+def reluctance(config: PsiPhiConfig, net: PsiPhiNet, psi: Float[Array, "B heads E A d"], w: Float[Array, " d"]) -> Array | None:
+    """``[B, heads, A]``: to be added to values when an action is chosen; None where nothing is."""
+    demonstrators, cost = psi.shape[1] - 1, price(config)
+    if cost is None or not demonstrators:
+        return None
+    theirs = itd.preferences(config.itd, net.w[:demonstrators])
+    return jax.vmap(lambda one: gpi.reluctance(one, theirs, lambda p: p @ w, cost))(psi)
+
+
+def bootstrap_value(config: PsiPhiConfig, next_psi: Array, w: Array, cost: Array | None = None) -> Array:
     """``[B, E]``: the target's max over actions of the ego's value, or of the best over all heads."""
     values = next_psi @ w  # [B, heads, E, A]
-    values = jnp.max(values, axis=1) if config.gpi_bootstrap else values[:, -1]
-    best = jnp.max(values, axis=-1)
+    if cost is not None:
+        best = values if config.gpi_bootstrap else values[:, -1:]
+        best = jax.vmap(lambda x, c: x[_chosen(jnp.min(x, axis=2), c)])(jnp.swapaxes(best, 2, 3), cost[:, -best.shape[1] :])
+    else:
+        values = jnp.max(values, axis=1) if config.gpi_bootstrap else values[:, -1]
+        best = jnp.max(values, axis=-1)
     return jnp.broadcast_to(jnp.min(best, axis=1, keepdims=True), best.shape) if config.pessimistic_target else best
 
 
-def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: Array) -> Array:
+def bootstrap_psi(config: PsiPhiConfig, next_psi: Array, w: Array, next_action: Array, cost: Array | None = None) -> Array:
     """``[B, E, d]``: the target's successor features of the best head at the GPI action, or the ego's at the action it took."""
     if not config.gpi_bootstrap:
         return jnp.take_along_axis(next_psi[:, -1], next_action[:, None, None, None], axis=2)[:, :, 0]
 
-    def one(psi: Array) -> Array:
-        values = gpi.head_values(psi, lambda p: p @ w)  # [heads, A]
-        head, action = jnp.unravel_index(jnp.argmax(values), values.shape)
+    def one(psi: Array, cost: Array | None) -> Array:
+        head, action = _chosen(gpi.head_values(psi, lambda p: p @ w), cost)
         return psi[head, :, action]
 
-    return jax.vmap(one)(next_psi)
+    return jax.vmap(one)(next_psi, cost)
+
+
+def _chosen(values: Float[Array, "heads A"], cost: Array | None) -> tuple[Array, Array]:
+    """The head and the action of the largest value."""
+    values = values if cost is None else values + cost
+    head, action = jnp.unravel_index(jnp.argmax(values), values.shape)
+    return head, action
 
 
 def shielded(net: PsiPhiNet, share: float) -> PsiPhiNet:
@@ -294,7 +320,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
 
     def led(state: State, count: int) -> Array:
         """In which environments a demonstrator is followed: none before something was learned from them."""
-        share = config.follow * (1 - optim.progress(state.count, jnp.asarray(max(FOLLOWED * pace.updates, 1.0))))
+        share = config.follow * (1 - optim.progress(state.count, jnp.asarray(max(config.followed * pace.updates, 1.0))))
         return (jnp.arange(count) < jnp.round(share * count)) & (state.count > 0)
 
     def imitated(state: State, obs: Array) -> Array:
@@ -312,7 +338,10 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
 
     def improved(net: PsiPhiNet, state: State, obs: Array, key: Array) -> Array:
         """The GPI action by the values of this network."""
-        values = jax.vmap(lambda psi: gpi.values(psi, lambda p: p @ w_ego(state.net)))(net.psi(net.features(obs)))
+        psi = net.psi(net.features(obs))
+        values = jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w_ego(state.net)))(psi)
+        cost = reluctance(config, net, psi, w_ego(state.net))
+        values = jnp.max(values if cost is None else values + cost, axis=1)
         return gpi.draw(values, key, config.temperature)
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:

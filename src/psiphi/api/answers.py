@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import doors, gpi, printable
+from psiphi import doors, printable
 from psiphi import model as models
 from psiphi.demos.demonstrations import AgentId, unnamed_actions
 from psiphi.demos.discretiser import Discretiser
@@ -138,8 +138,8 @@ def state_cumulants(model: Model, obs: Any) -> jax.Array:
 
 @jax.jit
 def policy_values(model: Model, obs: Any, w: Any) -> jax.Array:
-    """[B, policies, A]: what each known policy is worth on the task w."""
-    return jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w))(models.psi(model, jnp.asarray(obs)))
+    """[B, policies, A]: what each known policy is worth on the task w, as GPI sees it."""
+    return jax.vmap(lambda psi: models.policy_values(model, psi, lambda p: p @ w))(models.psi(model, jnp.asarray(obs)))
 
 
 @jax.jit

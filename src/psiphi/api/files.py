@@ -243,6 +243,8 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     inner = config.itd if hasattr(config, "itd") else config
     glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
     model = _like(inner, glass, described, len(agents), features)
+    if getattr(config, "trust", 0.0):
+        model = model._replace(price=jax.ShapeDtypeStruct((), jnp.float32))
     like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}
     spec = EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions)
     seen = glass.spec(described.num_actions) if described.lensed else spec

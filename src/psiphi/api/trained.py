@@ -12,7 +12,7 @@ import numpy as np
 from psiphi import lens as lenses
 from psiphi import model as models
 from psiphi import replay
-from psiphi.agents import itd
+from psiphi.agents import itd, psiphi
 from psiphi.api import files
 from psiphi.api.files import Policies
 from psiphi.api.known import Known, known_from
@@ -42,7 +42,9 @@ def model_of(trained: Trained) -> Model:
     if trained.demos is None:
         return Model(net, every, jnp.zeros(0))
     shown = replay.spread(state.demos if getattr(state, "demos", None) is not None else trained.demos)
-    return Model(net, every, jax.jit(models.measure_units)(net, w, shown._replace(background=None)))
+    price = psiphi.price(trained.run.agent) if isinstance(trained.run.agent, psiphi.PsiPhiConfig) else None
+    units = jax.jit(models.measure_units)(net, w, shown._replace(background=None))
+    return Model(net, every, units, None if price is None else jnp.asarray(price))
 
 
 def known_of(trained: Trained) -> Known:

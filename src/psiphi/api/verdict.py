@@ -61,6 +61,8 @@ FEW_HELD_OUT = 20
 """Fewer held-out steps than this test nothing: a rule of thumb."""
 EPISODES = 2
 """With fewer there is no episode to hold out and nothing to compare."""
+FEW_EPISODES, FEW_STEPS = 10, 100
+"""With fewer episodes and fewer held-out steps, plans fail that nothing else warns of: with 5 episodes one in four in a small world."""
 HORIZON = 0.25
 """The share of a median episode that the discount should look ahead, at least: a rule of thumb."""
 DIRECTIONS = 1.5
@@ -83,7 +85,16 @@ GRAVE = frozenset({"shuffled-ids"})
 """Findings about the whole log that make every agent's reward doubtful."""
 
 WARNINGS = frozenset(
-    {"one-episode", "no-better-than-majority", "outdone", "collapsed", "unexplained-behaviour", "turned-round", "hardly-seen"}
+    {
+        "one-episode",
+        "few-episodes",
+        "no-better-than-majority",
+        "outdone",
+        "collapsed",
+        "unexplained-behaviour",
+        "turned-round",
+        "hardly-seen",
+    }
 )
 """Findings about an agent that make its reward doubtful: those that go with plans that fail, in worlds with known truth. All others are
 notes: worth knowing for who reads the reward, and about as frequent where plans succeed."""
@@ -350,6 +361,11 @@ def _clone_margin(rival: np.ndarray) -> np.ndarray:
     return np.fmax(CLONE_MARGIN, CLONE_MARGIN_SHARE * rival)
 
 
+def _few_episodes(e: Evidence) -> np.ndarray:
+    """Episodes of agents with few held-out steps; of those with one episode there is another finding."""
+    return np.where((e.episodes < EPISODES) | (e.held_out_steps >= FEW_STEPS), np.nan, e.episodes)
+
+
 def _scored(evidence: Evidence) -> np.ndarray:
     """Held-out steps on which the policy was scored; not known of agents with one episode, of whom there is another finding."""
     steps = np.where(np.isnan(evidence.nll), 0.0, evidence.held_out_steps)
@@ -373,6 +389,11 @@ RULES = (
         "one-episode", lambda e: e.episodes, lambda e: EPISODES, "below",
         "The log has {figure:.0f} episode(s) of agent {agent!r}, so nothing of it could be held out and judged.",
         "Record more episodes of it, or cut the log where one task ends and the next begins.",
+    ),
+    Rule(
+        "few-episodes", _few_episodes, lambda e: FEW_EPISODES, "below",
+        "The log has only {figure:.0f} episodes of agent {agent!r}, and they are short: what it wants may be chance.",
+        "Record more episodes of it.",
     ),
     Rule(
         "untested", _scored, lambda e: FEW_HELD_OUT, "below",
@@ -463,12 +484,13 @@ def _of_agents(evidence: Evidence, rules: Sequence[Rule]) -> Iterator[Finding]:
 
 def _of_the_log(e: Evidence) -> Iterator[Finding]:
     K = len(e.agents)
+    few = ", or there are too few episodes to tell" if 2 * np.sum(e.episodes < FEW_EPISODES) > K else ""
     if K > 1 and e.ids < IDS:
         yield Finding(
             None, "shuffled-ids", float(e.ids), IDS,
-            "The ids look shuffled, or the agents want the same: who is said to have acted tells nothing of what was done "
+            f"The ids look shuffled, or the agents want the same{few}: who is said to have acted tells nothing of what was done "
             f"({e.ids:.1f} standard deviations above ids drawn by lot).",
-            "Check where the ids come from; if they are right, fit one agent and speak of one reward.",
+            "Check where the ids come from; if they are right, record more episodes, or fit one agent and speak of one reward.",
         )  # fmt: skip
     if K == 1:
         yield Finding(

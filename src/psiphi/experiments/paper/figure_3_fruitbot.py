@@ -21,7 +21,7 @@ EXPERIMENT = Experiment(
     ),
     methods=(
         Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
-        Method("psiphi-alone", "PsiPhi-learning, without demonstrations", _ALONE, how="curve", algorithm="psiphi"),
+        Method("psiphi-alone", "PsiPhi-learning, without demonstrations", {**_ALONE, "study": 0}, how="curve", algorithm="psiphi"),
         Method("ppo", "PPO", how="curve", algorithm="ppo"),
         Method("ppo-bc", "PPO+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="ppo"),
         Method("sqil", "SQIL", {"pooled": True}, how="curve", algorithm="sqil"),
