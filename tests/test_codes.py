@@ -10,8 +10,8 @@ import pytest
 import psiphi
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
-from psiphi.api import OFFLINE
-from psiphi.api.itd import offline
+from psiphi.api import LEARNED, OFFLINE
+from psiphi.api.itd import CODED_IMITATION, offline
 from psiphi.errors import UserError
 from psiphi.nets import of_heads
 from psiphi.types import EnvSpec
@@ -92,6 +92,13 @@ def test_many_agents_get_codes_unless_the_config_says_otherwise(walks):
         walks, agents=tuple(range(110)), episodes=walks.episodes._replace(agent=(np.arange(120) % 110).astype(np.int32))
     )
     assert offline(None, many).code > 0 and offline(None, walks).code == 0 and offline(OFFLINE, many).code == 0
+
+
+def test_imitation_weighs_more_where_many_agents_share_a_network_and_cumulants_are_learned():
+    wide = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)  # too many columns for cumulants of what changes
+    many, few = (psiphi.Demonstrations.from_lists([wide] * k, [np.array([0, 1])] * k, list(range(k))) for k in (101, 2))
+    assert offline(None, many).cumulants == "learned(s,a)" and offline(None, many).bc_weight == CODED_IMITATION > LEARNED.bc_weight
+    assert offline(None, few).bc_weight == LEARNED.bc_weight == offline(LEARNED, many).bc_weight
 
 
 def test_codes_and_axes_exclude_each_other():

@@ -54,8 +54,12 @@ MOST_COLUMNS = 64
 """Observations with more numbers than this have too many changes to weigh one by one: their cumulants are learned."""
 
 MOST_HEADS, CODE = 100, 16
-"""More agents share one network, and each has a code of so many numbers, unless the config says otherwise. Codes were seen to imitate less
-well than heads, so they are for those whom heads would cost too much."""
+"""More agents share one network, and each has a code of so many numbers, unless the config says otherwise. At as many updates codes were
+seen to imitate less well than heads, so they are for those whom heads would cost too much."""
+
+CODED_IMITATION = 3.0
+"""The weight of imitation where agents share a network and cumulants are learned: there the terms that make psi consistent outweigh the
+usual one, and the agents are long not told apart."""
 
 MOST_OWN_CUMULANTS = 16
 """Up to so many agents have a learned cumulant each, unless the config says otherwise."""
@@ -114,7 +118,8 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
         sparsity = config.sparsity if itd.has_given(config) else 0.0
         config = dataclasses.replace(config, cross_policy_on="pooled", sparsity=sparsity, cross_batch=batch)
     if own and len(demos.agents) > MOST_HEADS:
-        config = dataclasses.replace(config, code=CODE, axis_preferences=False)
+        imitation = config.bc_weight if itd.has_given(config) else CODED_IMITATION
+        config = dataclasses.replace(config, code=CODE, axis_preferences=False, bc_weight=imitation)
     enough = max(LEAST_CUMULANTS, min(len(demos.agents), MOST_OWN_CUMULANTS))
     return dataclasses.replace(config, num_cumulants=config.num_cumulants or enough, gamma=config.gamma or chosen_gamma(demos))
 
