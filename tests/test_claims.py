@@ -1,11 +1,13 @@
 """The experiments behind the pages of claims: what they run, and where they judge."""
 
+from dataclasses import asdict
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from psiphi import training
 from psiphi.agents import bc
 from psiphi.envs import coingrid_exact
 from psiphi.envs.coingrid import CoinGridConfig
@@ -56,6 +58,10 @@ def test_rows_are_what_the_pages_define(tmp_path):
         assert (plain["num_cumulants"], plain["l1_weight"], plain["sparsity"]) == (d, 0.0, 0.0)
     alone, watching, recorded = (rows["roundabout", name] for name in ("psiphi-alone", "psiphi", "psiphi-recorded"))
     assert (alone["demos"], watching["demos"], recorded["demos"], recorded["episodes"]) == ("none", "online", "recorded", 100)
+    assert (alone["study"], watching["study"], recorded["study"], recorded["demonstrators"]) == (0, 0, 500, ("exr", "nxr"))
+    default = training.default_run("psiphi", "roundabout")  # what a user gets is what is published
+    assert all(config["agent"] == asdict(default.agent) for config in (alone, watching, recorded)) and default.agent.act_by_newest
+    assert (default.demos, default.episodes, default.study) == ("recorded", 100, 500)
     assert all(config["world"]["same_actions"] for config in (alone, watching, recorded, rows["roundabout", "bc-2"]))
 
 

@@ -188,7 +188,7 @@ def test_in_a_browser_sliders_move_the_agent_and_no_name_runs(browser, pages, it
             browser.execute_script(MOVE, i, 1 if i == k else 0)
         itd.set_preferences(agent)
         action = demos.action_names[itd.predict(demos.obs[0])]
-        assert told.text.startswith(f"In the step that is replayed above: {action}, as ") and "networks agree" in told.text
+        assert told.text.startswith(f"In the step that is replayed above: {action}, as ") and "networks would do the same" in told.text
     browser.execute_script(MOVE, 1, 0)
     assert told.text == "Nothing is wanted: move a slider."
     assert browser.find_element("css selector", "[data-sorted]").text == "Sorted by what is done: kind 1 90 %, kind 2 10 %."

@@ -319,6 +319,16 @@ def test_it_is_judged_on_the_best_of_all_heads(actor):
     np.testing.assert_array_equal(greedy, values.argmax(-1)[np.arange(2000) % PLACES])
 
 
+@pytest.mark.parametrize(("newest", "acts"), [(False, TARGET), (True, NET)])
+def test_who_acts_is_the_moving_average_or_the_newest_and_judged_is_the_average(newest, acts):
+    state, both = table_actor(temperature=0.0, act_by_newest=newest, epsilon=0.0)
+    actions, greedy = both(rewarded(state, 1.0))
+    place = np.arange(2000) % PLACES
+    for found, net in ((actions, acts), (greedy, TARGET)):
+        np.testing.assert_array_equal(found, np.min(psi_table(net) @ W, axis=1).max(axis=0).argmax(-1)[place])
+    assert (actions != greedy).any() == newest
+
+
 def test_softness_draws_from_the_softmax_of_the_values_in_units_of_reward():
     state, both = table_actor(temperature=0.5)
     _, drawn = both(state)

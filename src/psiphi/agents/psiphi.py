@@ -47,6 +47,9 @@ class PsiPhiConfig:
     """Share of random actions while learning; 1 until the first reward that is not zero."""
     temperature: Weight = 0.08
     """Extension: softness of the GPI policy in units of reward, which leads it out of circles; 0: greedy (paper)."""
+    act_by_newest: bool = False
+    """Whether the newest network acts while it learns, and not the moving average where there is one (paper: there is none). It changes
+    with every update, so that it tries more; the policy that is judged stays the moving average."""
     gpi_bootstrap: bool = True
     """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
     pessimistic_target: bool = True
@@ -312,7 +315,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         explore_key, action_key, policy_key = jax.random.split(key, 3)
         share = jnp.where(state.task.reward_square > 0, config.epsilon, 1.0)
         random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
-        chosen = jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, policy(state, obs, policy_key))
+        chosen = jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, acting(state, obs, policy_key))
         return jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen) if config.follow and num_demonstrators else chosen
 
     def led(state: State, count: int) -> Array:
@@ -327,8 +330,14 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         whose = jnp.arange(obs.shape[0]) % num_demonstrators
         return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
 
+    def acting(state: State, obs: Array, key: Array) -> Array:
+        return improved(state.net if config.act_by_newest else itd.deployed(inner, state), state, obs, key)
+
     def policy(state: State, obs: Array, key: Array) -> Array:
-        net = itd.deployed(inner, state)
+        return improved(itd.deployed(inner, state), state, obs, key)
+
+    def improved(net: PsiPhiNet, state: State, obs: Array, key: Array) -> Array:
+        """The GPI action by the values of this network."""
         psi = net.psi(net.features(obs))
         values = jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w_ego(state.net)))(psi)
         cost = reluctance(config, net, psi, w_ego(state.net))

@@ -184,7 +184,7 @@ function explore(root, data) {
         lines.map((line, j) => s("polyline", { fill: "none", stroke: policies[both[j]].doubtful ? GREY : [BLUE, ORANGE][j], "stroke-width": j ? 2 : 3, "stroke-dasharray": j ? "6 4" : null, points: line.map((r, t) => `${x(t)},${y(r)}`).join(" ") }))),
         h("p", { class: "quiet" }, both.map((k, j) => `${j ? "dashed" : "solid"}: ${policies[k].name}`).join("; ")));
       const done = log.action.at(i);
-      put(side, h("h3", {}, "Where the step leads"), h("div", { class: "scroll" }, h("table", {}, quantities.slice(0, 40).map((name, c) => h("tr", {}, h("th", {}, name), h("td", {}, Number(log.obs.at(i, c).toPrecision(4))))))));
+      put(side, h("h3", {}, "Where the step leads"), h("div", { class: "scroll" }, h("table", {}, quantities.slice(0, 40).map((name, c) => h("tr", {}, h("th", {}, name), h("td", {}, name === "action" && c === quantities.length - 2 ? data.actions[done] : Number(log.obs.at(i, c).toPrecision(4))))))));
       put(predictions, both.map((k, j) => h("div", { class: policies[k].doubtful ? "greyed" : null }, h("h3", {}, `${policies[k].name} would`), bars(data.actions.map((name, a) => [name, log.chance.at(i, k, a), a === done]), j))));
       const own = argmax(data.actions.map((_, a) => log.chance.at(i, state.a, a)));
       said.textContent = `Step ${state.step + 1} of ${length}: ${policies[e.agent].name} did ${data.actions[done]}; ${policies[state.a].name} would most likely do ${data.actions[own]}; reward of ${policies[state.a].name} ${signed(log.rewards.at(i, state.a))}.`;
@@ -208,7 +208,7 @@ function explore(root, data) {
     return h("div", { class: "panel" }, grid, h("p", {}, zero));
   }
   function told(found) {
-    const agreed = found.members > 1 ? ` ${found.agree} of ${found.members} networks agree.` : "";
+    const agreed = found.members > 1 ? ` Each alone, ${found.agree} of ${found.members} networks would do the same.` : "";
     return `${data.actions[found.action]}, as ${policies[found.follows].name} would; sure to ${percent(found.sure[found.action])}.${agreed}`;
   }
   const wanting = () => state.weights.some(x => x !== 0);

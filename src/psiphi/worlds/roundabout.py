@@ -80,6 +80,14 @@ def expert_returns(config: RoundaboutConfig, key: Array, episodes: int) -> dict[
     return traffic.expert_returns(roundabout.make(config), functools.partial(roundabout.expert, config), key, episodes, config.max_steps)
 
 
+def _psiphi() -> dict[str, Any]:
+    """Three-step returns, and recorded demonstrators who are studied before the first step and followed at first. The newest network acts:
+    by the moving average the ego tries so little that it leaves the road before the ring in one and the same way to the end."""
+    fields = traffic.presets(reward_offset=0.0, psiphi_updates=2)["psiphi"]()
+    agent = replace(fields["agent"], n_step=3, follow=1.0, act_by_newest=True)
+    return fields | {"agent": agent, "demos": "recorded", "episodes": 100, "study": 500, "prefill_steps": 256}
+
+
 ROUNDABOUT = World(
     name="roundabout",
     words="Roundabout, where the ego must leave at the third exit and the others leave at the first or second",
@@ -93,6 +101,6 @@ ROUNDABOUT = World(
     watched=_watched,
     figures=_figures,
     longest=lambda config: config.max_steps,
-    presets=traffic.presets(reward_offset=0.0, psiphi_updates=2),
+    presets=traffic.presets(reward_offset=0.0, psiphi_updates=2) | {"psiphi": _psiphi},
     drawn=_drawn,
 )

@@ -1,7 +1,7 @@
 """When do demonstrations pay? Steps with them over steps without, by reward, by distance of goals and by number of episodes."""
 
 from psiphi.experiments.paper.experiment import Experiment, Method, Variant
-from psiphi.experiments.paper.shared import WHILE_IT_LEARNS
+from psiphi.experiments.paper.shared import UNRECORDED, WHILE_IT_LEARNS
 
 EPISODES = (1, 10, 100, 1_000)
 """Demonstrated episodes of each demonstrator, on CoinGrid."""
@@ -10,11 +10,11 @@ _COINGRID = tuple(
     Variant(f"coingrid-{task}", f"CoinGrid, the ego wants {words}", "coingrid", task=task, ego=task) for task, words in _TASKS.items()
 )
 _NARROW = {"world.speed_width": 3.0, "world.lane_width": 2.0}
-_AT_THE_EXIT = {"world.progress_weight": 0.0}
+_AT_THE_EXIT = {**UNRECORDED, "world.progress_weight": 0.0}
 _TRAFFIC = (
     Variant("highway-dense", "Highway, paid for every m/s and metre nearer", "highway-multi-task", task="own"),
     Variant("highway-narrow", "Highway, paid only near the goal", "highway-multi-task", _NARROW, task="own"),
-    Variant("roundabout-progress", "Roundabout, paid per metre of the way", "roundabout", task="the third exit"),
+    Variant("roundabout-progress", "Roundabout, paid per metre of the way", "roundabout", UNRECORDED, task="the third exit"),
     Variant("roundabout-exit", "Roundabout, paid at the exit only", "roundabout", _AT_THE_EXIT, task="the third exit"),
 )
 _ON_GRID, _ON_ROADS = (tuple(variant.name for variant in some) for some in (_COINGRID, _TRAFFIC))

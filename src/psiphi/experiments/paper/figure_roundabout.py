@@ -4,12 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from psiphi.experiments.paper.experiment import EGO, SOLVED, Experiment, Figure, Method, Variant
-from psiphi.experiments.paper.shared import STEPS_TO_BEST, WHILE_IT_LEARNS
+from psiphi.experiments.paper.shared import STEPS_TO_BEST, UNRECORDED, WHILE_IT_LEARNS
 
 _PACE: dict[str, Any] = {"steps": 32_000, "evaluate_every": 2_000}
-_FOLLOW = {"agent.n_step": 3, "agent.follow": 1.0}
-"""Chosen on seed 1000: with one-step returns and without following, recorded demonstrations helped later; alone, three steps were worse."""
-_RECORDED = {**_FOLLOW, "demos": "recorded", "demonstrators": ("exr", "nxr"), "episodes": 100, "study": 500, "prefill_steps": 256}
+_RECORDED = {"demonstrators": ("exr", "nxr")}
 
 EXPERIMENT = Experiment(
     name="figure-roundabout",
@@ -26,8 +24,8 @@ EXPERIMENT = Experiment(
     variants=(Variant("roundabout", "Roundabout", "roundabout", _PACE, task="the third exit"),),
     methods=(
         Method("psiphi-recorded", "PsiPhi-learning, recorded", _RECORDED, how="curve", algorithm="psiphi"),
-        Method("psiphi", "PsiPhi-learning, online", _FOLLOW, how="curve", algorithm="psiphi"),
-        Method("psiphi-alone", "PsiPhi-learning, watching nothing", {"demos": "none"}, how="curve", algorithm="psiphi"),
+        Method("psiphi", "PsiPhi-learning, online", UNRECORDED, how="curve", algorithm="psiphi"),
+        Method("psiphi-alone", "PsiPhi-learning, watching nothing", {**UNRECORDED, "demos": "none"}, how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),
         Method("dqn-bc", "DQN+BC-aux, online", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
         Method("bc", "BC, online", how="curve", algorithm="bc"),

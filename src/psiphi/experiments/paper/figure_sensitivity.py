@@ -1,7 +1,10 @@
 """How many cumulants?"""
 
 from psiphi.experiments.paper.experiment import Experiment, Method, Variant
-from psiphi.experiments.paper.shared import CONTINUOUS, HIGHWAY_PANELS, WHILE_IT_LEARNS
+from psiphi.experiments.paper.shared import CONTINUOUS, HIGHWAY_PANELS, UNRECORDED, WHILE_IT_LEARNS
+
+_AS_ON_HIGHWAY = {**CONTINUOUS, **UNRECORDED, "agent.n_step": 1, "agent.follow": 0.0, "agent.act_by_newest": False}
+"""Roundabout had no settings of its own when this was run."""
 
 EXPERIMENT = Experiment(
     name="figure-sensitivity",
@@ -15,7 +18,7 @@ EXPERIMENT = Experiment(
     variants=(
         Variant("coingrid-aligned", "CoinGrid, the ego wants R+G", "coingrid", task="R+G", ego="R+G"),
         Variant("highway-multi-task", "Highway, multi-task", "highway-multi-task", CONTINUOUS, task=HIGHWAY_PANELS["multi-task"]),
-        Variant("roundabout-online", "Roundabout", "roundabout", CONTINUOUS, task="the third exit"),
+        Variant("roundabout-online", "Roundabout", "roundabout", _AS_ON_HIGHWAY, task="the third exit"),
     ),
     methods=tuple(Method(f"d{d}", f"d = {d}", how="curve", algorithm="psiphi", cumulants=d) for d in (2, 4, 8, 16)),
     measures=(),

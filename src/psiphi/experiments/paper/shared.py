@@ -1,5 +1,7 @@
 """What several tables share: worlds, rows, columns, stories, and the numbers that the paper printed."""
 
+from typing import Any
+
 from psiphi.experiments.paper.experiment import ALL, EGO, FEW, MANY, TASKS, Figure, Method, Panel, Printed, Table, Variant
 
 # --- What the paper printed ----------------------------------------------------------------------------------------------
@@ -55,6 +57,8 @@ UNLIMITED = Variant("coingrid", "CoinGrid, a fresh random layout in every episod
 AUTHORS = Variant("coingrid-25", "CoinGrid, 25 layouts (the authors' number)", "coingrid-25")
 CONTINUOUS = {"world.same_actions": False}
 """Traffic as it was when these were run: the others drive by continuous commands, of which the nearest action is only noted."""
+UNRECORDED: dict[str, Any] = {"demos": "online", "demonstrators": (), "study": 0, "prefill_steps": 1_000}
+"""PsiPhi-learning on Roundabout without its recorded demonstrators: it has nothing to study before its first step."""
 ROUNDABOUT = Variant(
     "roundabout",
     "Roundabout",
