@@ -160,17 +160,17 @@ def test_what_cannot_be_sorted_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_a_log_without_ids_becomes_a_report_on_kinds(tmp_path):
-    corners(THREE[:2], 40).write(tmp_path / "log.csv")
+    corners(THREE[:2], 80).write(tmp_path / "log.csv")
     small = ["--updates", "20", "--itd.torso-hidden", "16", "--itd.phi-hidden", "16", "--itd.psi-hidden", "16", "--rewards", "30"]
     infer.run([str(tmp_path / "log.csv"), "--out", str(tmp_path / "out"), "--agent", "none", "--kinds", "2", *small])
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "## Kinds" in text and "40 episodes were sorted" in text and "| kind 2 | 20 |" in text
+    assert "## Kinds" in text and "80 episodes were sorted" in text and "| kind 2 | 40 |" in text
     assert (
         "How likely the episodes of each kind are of every kind" in text and '"kinds":[[' in (tmp_path / "out" / "explore.html").read_text()
     )
     with open(tmp_path / "out" / "kinds.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     kind = [row["kind"] for row in rows]
-    assert len(rows) == 40 and len(set(kind[::2])) == len(set(kind[1::2])) == 1 and kind[0] != kind[1]
+    assert len(rows) == 80 and len(set(kind[::2])) == len(set(kind[1::2])) == 1 and kind[0] != kind[1]
     assert float(rows[0][f"share of {kind[0]}"]) > 0.9
     assert psiphi.load(tmp_path / "out" / "model").agents == ("kind 1", "kind 2")
