@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from psiphi import stats
+from psiphi.errors import UserError
+from psiphi.experiments import cells, paper, reproduce
+from psiphi.experiments.measures import Unit
+from psiphi.experiments.runs import Effort
 
 ROOT = Path(__file__).parents[1]
 _spec = importlib.util.spec_from_file_location("docs_published", ROOT / "docs" / "published.py")
@@ -77,3 +81,30 @@ def test_a_number_that_was_changed_by_hand_is_noticed():
 )
 def test_who_is_ahead_is_decided_by_the_printed_intervals(mine, other, fewer, expected):
     assert published.outcome(*(published.Estimate(*three, 5, 0) for three in (mine, other)), fewer=fewer) == expected
+
+
+# --- Published results can be continued ----------------------------------------------------------------------------------
+
+EFFORTS = {"ablation": Effort(updates=2_000)}
+"""What the command in a result's README asks for besides the experiment's own."""
+OLDER = {("figure-sensitivity", "highway-multi-task")}
+"""Cells of before rewards had an offset on Highway: they are kept as they are, and new ones are refused beside them."""
+PUBLISHED = {
+    name: what for name, what in {**paper.EXPERIMENTS, **paper.WITH_EXTRAS}.items() if (ROOT / "results" / name / "cells.jsonl").exists()
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_cells_are_what_their_experiment_asks_for_today(name):
+    what, directory = PUBLISHED[name], ROOT / "results" / name
+    there = cells.read(directory)
+    known = {(cell["env"], cell["method"]) for cell in there}
+    units = [Unit(variant, method, 0) for variant in what.variants for method in what.methods if (variant.name, method.name) in known]
+    assert units
+    for unit in units:
+        asked = reproduce.config_of(what, unit, EFFORTS.get(name, Effort()))
+        if (name, unit.variant.name) in OLDER:
+            with pytest.raises(UserError, match="reward_offset"):
+                cells.check_config(directory, there, unit.variant.name, unit.method.name, asked)
+        else:
+            cells.check_config(directory, there, unit.variant.name, unit.method.name, asked)

@@ -59,8 +59,8 @@ class PsiPhiConfig:
     follow: Share = 0.0
     """Extension: the share of the environments in which the ego, while it learns, does what a demonstrator would do there. It falls along a
     line to none over the first part of the run's updates; 0: the ego never does (paper). So it is paid where the demonstrators go."""
-    followed: Share = 0.25
-    """That part of all updates, those before the first step included."""
+    followed: Share = 0.0
+    """That part of all updates, those before the first step included; 0: a quarter."""
     trust: Weight = 0.0
     """Extension: in GPI an action costs this much reward for every nat by which it is less likely, for a demonstrator, than the likeliest
     one, and the ego's own head pays as the demonstrator does who is worth most to it; 0: nothing (paper). So values that were never seen
@@ -93,6 +93,10 @@ def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 
         config, itd=itd.paper(config.itd), n_step=8, batch=64, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0,
         temperature=0.0, gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
     )  # fmt: skip
+
+
+FOLLOWED = 0.25
+"""The part of a run's updates in which the ego follows demonstrators, if it does, unless the config says more."""
 
 
 class State(NamedTuple):
@@ -320,7 +324,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
 
     def led(state: State, count: int) -> Array:
         """In which environments a demonstrator is followed: none before something was learned from them."""
-        share = config.follow * (1 - optim.progress(state.count, jnp.asarray(max(config.followed * pace.updates, 1.0))))
+        share = config.follow * (1 - optim.progress(state.count, jnp.asarray(max((config.followed or FOLLOWED) * pace.updates, 1.0))))
         return (jnp.arange(count) < jnp.round(share * count)) & (state.count > 0)
 
     def imitated(state: State, obs: Array) -> Array:

@@ -102,11 +102,16 @@ def check_config(directory: Path, cells: Iterable[Cell], env: str, method: str, 
             )
 
 
+BELONGS_TO = {"agents_per_update": "code"}
+"""Settings that say nothing where another one is off."""
+
+
 def same(old: Any, new: Any) -> bool:
     """Whether two configs ask for the same. What the old one does not name did not exist when it was written, so it must be off now."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return old == new
-    return old.keys() <= new.keys() and all(same(old[key], new[key]) if key in old else not new[key] for key in new)
+    off = lambda key: not new[key] or (key in BELONGS_TO and not new.get(BELONGS_TO[key]))  # noqa: E731
+    return old.keys() <= new.keys() and all(same(old[key], new[key]) if key in old else off(key) for key in new)
 
 
 def difference(old: Any, new: Any, name: str = "") -> tuple[str, str, str]:
