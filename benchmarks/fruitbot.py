@@ -25,6 +25,7 @@ Each adds a line to a file under results/fruitbot, with its command, commit and 
 - *peer*: all of PPO's training beside that of stable-baselines3, steps per second: the same games, network, rollouts, epochs and
   minibatches, one thread each. They take turns. What stable-baselines3 takes for steps includes those on which a game begins anew.
 """
+# pyright: reportMissingImports=false
 
 import argparse
 import json
@@ -337,6 +338,7 @@ def peers_ppo(run: Any) -> Any:
     from psiphi.worlds import WORLDS
 
     envs = training.place_of(WORLDS["fruitbot"].env(run.world, run.task), run.num_envs).vector
+    assert envs is not None
 
     class Torso(BaseFeaturesExtractor):
         def __init__(self, space: Any, width: int):

@@ -339,7 +339,7 @@ def test_softness_draws_from_the_softmax_of_the_values_in_units_of_reward():
         np.testing.assert_allclose(shares, expected, atol=0.1)
 
 
-def reluctance_by_hand(later: np.ndarray, place: int, price: float) -> np.ndarray:
+def reluctance_by_hand(later: np.ndarray, place: Any, price: float) -> np.ndarray:
     """``[head, action]``: what GPI adds to values; demonstrator k wants cumulant k."""
     own = np.stack([later[k, :, place, :, k].mean(axis=0) for k in range(AGENTS)])
     cost = price * (own - own.max(axis=1, keepdims=True))
