@@ -343,13 +343,13 @@ def peers_ppo(run: Any) -> Any:
     class Torso(BaseFeaturesExtractor):
         def __init__(self, space: Any, width: int):
             super().__init__(space, width)
-            rows, columns, colours = space.shape
+            colours, rows, columns = space.shape  # stable-baselines3 turns pictures round
             each = torch.nn.Conv2d(colours, Patches.FEATURES, Patches.SIDE, Patches.SIDE)
             dense = torch.nn.Linear(rows * columns // Patches.SIDE**2 * Patches.FEATURES, width)
             self.layers = torch.nn.Sequential(each, torch.nn.ReLU(), torch.nn.Flatten(), dense, torch.nn.ReLU())
 
         def forward(self, obs: Any) -> Any:
-            return self.layers(obs.permute(0, 3, 1, 2) / 255.0)
+            return self.layers(obs / 255.0)
 
     class Games(VecEnv):
         """Our vector of games with the methods that stable-baselines3 calls."""

@@ -20,7 +20,7 @@ from psiphi.agents.ppo import ActorCritic, Behaviour, PPOConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import ActionNet
-from psiphi.types import Demonstration, Demos, Pace, Transition
+from psiphi.types import Demonstration, Demos, EnvSpec, Pace, Transition
 from tables import drawn, numpy_record, quick_jit
 
 KEY = jax.random.key(0)
@@ -354,3 +354,18 @@ def test_demonstrations_and_rollouts_must_be_what_was_announced():
     assert state.demos is None
     with pytest.raises(UserError, match=r"rollout of \(steps, environments\) \(3, 16\), expected \(8, 16\), by its config and"):
         jax.eval_shape(plain.observe, state, some_rollout(shape=(3, N)))
+
+
+def test_pictures_are_thought_of_step_by_step_and_alike():
+    spec = EnvSpec((40, 40, 3), np.dtype(np.uint8), 3)
+    config = replace(PLAIN, torso="patches", torso_hidden=(8,))
+    net = ppo.initial_net(config, spec, 0, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    obs, next_obs = jnp.asarray(rng.integers(0, 256, (2, 4, 3, *spec.obs_shape)).astype(np.uint8))
+    blank = jnp.zeros((4, 3))
+    rollout = Transition(obs, jnp.asarray(rng.integers(0, 3, (4, 3)).astype(np.int32)), blank, blank, next_obs, blank.astype(bool))
+    found = ppo.behaviour(net, rollout)
+    logits, value = net(obs.reshape(12, *spec.obs_shape))
+    np.testing.assert_allclose(found.value.reshape(-1), value, rtol=1e-5)
+    np.testing.assert_allclose(found.next_value.reshape(-1), net.value(next_obs.reshape(12, *spec.obs_shape)), rtol=1e-5)
+    np.testing.assert_allclose(found.log_policy.reshape(-1), ppo.log_likelihood(logits, rollout.action.reshape(-1)), rtol=1e-5)

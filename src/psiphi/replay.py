@@ -21,6 +21,11 @@ LARGE = 4_096
 """Bytes of an observation from which on each is stored once, not as the one before and the one after a step."""
 
 
+def is_large(shape: tuple[int, ...], dtype: Any) -> bool:
+    """Whether an observation is a picture, or as large as one."""
+    return math.prod(shape) * np.dtype(dtype).itemsize >= LARGE
+
+
 def make_experience(*, num_envs: int, size: int, batch: int, n_step: int, spec: EnvSpec | None = None) -> "Experience":
     """A ring of the last `size` steps from which sequences of `n_step` transitions are drawn uniformly.
 
@@ -28,7 +33,7 @@ def make_experience(*, num_envs: int, size: int, batch: int, n_step: int, spec: 
     only those are read that are needed.
     """
     length = max(size // num_envs, n_step + 1)
-    if spec is not None and math.prod(spec.obs_shape) * np.dtype(spec.obs_dtype).itemsize >= LARGE:
+    if spec is not None and is_large(spec.obs_shape, spec.obs_dtype):
         return Once(num_envs, length, batch, n_step)
     return flashbax.make_trajectory_buffer(
         add_batch_size=num_envs,

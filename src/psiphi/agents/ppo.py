@@ -185,11 +185,16 @@ def log_likelihood(logits: Float[Array, "B A"], action: Array) -> Float[Array, "
 
 
 def behaviour(net: ActorCritic, rollout: Transition) -> Behaviour:
-    """What `net`, which must be the network that acted, thinks of a rollout."""
-    step = flat(rollout)
-    logits, value = net(step.obs)
-    thought = Behaviour(log_likelihood(logits, step.action), value, net.value(step.next_obs))
-    return jax.tree.map(lambda x: x.reshape(rollout.action.shape), thought)
+    """What `net`, which must be the network that acted, thinks of a rollout; of pictures, one step of all environments after the other,
+    as a whole rollout of them does not fit in a processor's cache."""
+
+    def think(step: Transition) -> Behaviour:
+        logits, value = net(step.obs)
+        return Behaviour(log_likelihood(logits, step.action), value, net.value(step.next_obs))
+
+    if replay.is_large(rollout.obs.shape[2:], rollout.obs.dtype):
+        return jax.lax.map(think, rollout)
+    return jax.tree.map(lambda x: x.reshape(rollout.action.shape), think(flat(rollout)))
 
 
 def advantages(config: PPOConfig, rollout: Transition, thought: Behaviour) -> Float[Array, "T N"]:
