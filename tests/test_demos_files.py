@@ -211,6 +211,22 @@ def test_columns_of_other_names_are_mapped_and_what_is_not_used_is_said(tmp_path
     )
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_decimal_commas_are_read_where_commas_separate_nothing(tmp_path, delimiter):
+    rows = [{"agent": "1,5", "episode": e, "speed": f"-{e},{t}5", "gap": t, "action": "wait"} for e in range(2) for t in range(3)]
+    path = table(tmp_path / "log.csv", rows, delimiter=delimiter)
+    demos = Demonstrations.read(path)
+    assert demos.agents == ("1,5",) and demos.action_names == ("wait",)
+    np.testing.assert_array_equal(demos.obs, np.array([[float(f"-{e}.{t}5"), t] for e in range(2) for t in range(3)], np.float32))
+    assert demos.notes[-2:] == (f"{path}: numbers of 'speed' are read with a decimal comma.", demos.notes[-1])
+
+
+def test_what_may_be_thousands_is_no_number(tmp_path):
+    rows = [{"agent": 0, "episode": 0, "obs_x": x, "action": 0} for x in ("1,234", "2,500")]
+    with pytest.raises(UserError, match="'obs_x' is '1,234', expected a number"):
+        Demonstrations.read(table(tmp_path / "log.csv", rows, delimiter=";"))
+
+
 def test_patterns_choose_columns_and_numbers_put_them_in_order(tmp_path):
     row = (
         {"agent": "a", "episode": 0, "action": 1}

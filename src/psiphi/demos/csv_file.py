@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ PEEKED = 1_000
 """Lines by which it is seen which columns hold numbers."""
 TRUTHS = {"true": 1.0, "false": 0.0}
 """How tables write truth values in columns of numbers."""
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 TRUE, FALSE = {"true", "t", "yes", "1", "1.0"}, {"false", "f", "no", "0", "0.0", ""}
 
 
 def read(path: Path, columns: Columns, progress: bool) -> Rows:
-    """A table with a header. Commas, or semicolons or tabs if the header has those and no comma."""
+    """A table with a header. Commas, or semicolons or tabs if the header has those and no comma; then numbers may have a decimal comma."""
     most = _lines(path)
     with open(path, newline="", encoding="utf-8-sig") as file:
         try:
@@ -58,12 +60,15 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
     limits.check_most(f"{path} has too many columns", len(present), limits.MOST_COLUMNS)
     reader = csv.reader(file, delimiter=delimiter)
     peeked = list(itertools.islice(reader, max(min(PEEKED, CELLS // max(len(present), 1)), 1)))
-    found = find(str(path), present, columns, lambda names: [name for name in names if _numeric(peeked, present.index(name))])
+    commas = [] if delimiter == "," else [i for i in range(len(present)) if _decimal_commas(peeked, i)]
+    numeric = lambda name: present.index(name) in commas or _numeric(peeked, present.index(name))  # noqa: E731
+    found = find(str(path), present, columns, lambda names: [name for name in names if numeric(name)])
+    commas = [i for i in commas if present[i] not in found.ids]
     # A row takes a byte for each of its fields; of rows with fewer there may be some, but not many.
     most = min(most, path.stat().st_size // len(present) + limits.MOST_WRONG_ROWS + 2)
-    named = len(found.action) == 1 and _names(peeked, present.index(found.action[0]))
+    named = len(found.action) == 1 and _names(peeked, place := present.index(found.action[0])) and place not in commas
     table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"), named)
-    reader = itertools.chain(peeked, reader)
+    reader = (_with_points(line, commas) for line in itertools.chain(peeked, reader))
     empty, at_once = 0, max(min(LINES, CELLS // len(present)), 1)
     with display.shown(f"reading {path.name}", done=0, total=most, enabled=progress) as bar:
         while lines := list(itertools.islice(reader, at_once)):
@@ -73,6 +78,9 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
             table.add(some)
             bar.advance(min(table.rows, most - 1), {})
         bar.advance(most, {})
+    used = [name for name in (*found.obs, *found.action, *([found.t] if found.t else [])) if present.index(name) in commas]
+    note = [f"{path}: numbers of {', '.join(map(repr, used[:5]))} are read with a decimal comma."] if used else []
+    table.found = found._replace(notes=(*found.notes, *note))
     return table.result(columns, files.meant(str(path), said, columns))
 
 
@@ -86,6 +94,21 @@ def _numeric(lines: list[list[str]], place: int) -> bool:
     """Whether a column holds numbers, or true and false, by its first cells; empty ones say nothing."""
     cells = _first(lines, place)
     return bool(cells) and all(_value(cell) is not None for cell in cells)
+
+
+def _decimal_commas(lines: list[list[str]], place: int) -> bool:
+    """Whether a column has numbers like 23,5, by its first cells. Where all have three digits behind, they may be thousands: then not."""
+    cells = _first(lines, place)
+    behind = [len(cell.split(",")[1]) for cell in cells if DECIMAL_COMMA.fullmatch(cell)]
+    return any(n != 3 for n in behind) and all(DECIMAL_COMMA.fullmatch(cell) or cell.lstrip("+-").isdecimal() for cell in cells)
+
+
+def _with_points(line: list[str], places: list[int]) -> list[str]:
+    """A row whose numbers in these places have a decimal point."""
+    for i in places:
+        if i < len(line) and DECIMAL_COMMA.fullmatch(line[i].strip()):
+            line[i] = line[i].replace(",", ".")
+    return line
 
 
 def _names(lines: list[list[str]], place: int) -> bool:
