@@ -170,6 +170,7 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
 
     from psiphi import model as models
     from psiphi import playing
+    from psiphi.gpi import Trust
 
     if options.model is None:
         raise SystemExit("why needs --model, the directory of a trained model.")
@@ -178,11 +179,11 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
     known, model = loaded.known, loaded.known.model
     place, w, agents = playing.where(loaded), model.w[-1], len(known.agents)
 
-    def gpi(price: float, heads: Any, obs: Any) -> Any:
+    def gpi(trust: float, heads: Any, obs: Any) -> Any:
         """Action, head and its value of each state; `heads` are those that may be followed."""
 
         def one(psi: Any) -> Any:
-            scores = models.policy_values(model._replace(price=jnp.asarray(price)), psi, lambda p: p @ w) + heads[:, None]
+            scores = models.policy_values(model._replace(trust=Trust(trust, known.beta)), psi, lambda p: p @ w) + heads[:, None]
             head, action = jnp.unravel_index(jnp.argmax(scores), scores.shape)
             return action, head, jnp.min(psi[head, :, action] @ w)
 
@@ -196,9 +197,7 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
         return jax.vmap(one)(models.psi(model, obs))
 
     everyone, mine = jnp.zeros(agents + 1), jnp.full(agents + 1, -jnp.inf).at[-1].set(0.0)
-    ways = {f"GPI, trust {trust}": partial(gpi, trust * known.beta, everyone) for trust in TRUSTS} | {
-        "its own head": partial(gpi, 0.0, mine)
-    }
+    ways = {f"GPI, trust {trust}": partial(gpi, trust, everyone) for trust in TRUSTS} | {"its own head": partial(gpi, 0.0, mine)}
     ways |= {f"imitating {name}": partial(imitation, k) for k, name in enumerate(known.agents)}
     names = (*map(str, known.agents), "ego")
     return {

@@ -140,7 +140,7 @@ def test_trust_in_the_demonstrators_is_kept_with_the_model(tmp_path):
     np.testing.assert_array_equal(psiphi.load(tmp_path).predict(obs), expected)
     np.testing.assert_array_equal(playing.player(found)[1](jnp.asarray(obs), jax.random.key(0)), expected)
     assert found.known is not None
-    free = dataclasses.replace(found.known, model=found.known.model._replace(price=None))
+    free = dataclasses.replace(found.known, model=found.known.model._replace(trust=None))
     assert (np.asarray(playing.player(found._replace(known=free))[1](jnp.asarray(obs), jax.random.key(0))) != expected).any()
 
 

@@ -339,10 +339,11 @@ def test_softness_draws_from_the_softmax_of_the_values_in_units_of_reward():
         np.testing.assert_allclose(shares, expected, atol=0.1)
 
 
-def reluctance_by_hand(later: np.ndarray, place: Any, price: float) -> np.ndarray:
+def reluctance_by_hand(later: np.ndarray, place: Any, trust: float) -> np.ndarray:
     """``[head, action]``: what GPI adds to values; demonstrator k wants cumulant k."""
     own = np.stack([later[k, :, place, :, k].mean(axis=0) for k in range(AGENTS)])
-    cost = price * (own - own.max(axis=1, keepdims=True))
+    odds = np.exp(ITD.beta * own)
+    cost = trust * np.log(odds / odds.sum(axis=1, keepdims=True))
     worth = (np.min(later[:AGENTS, :, place] @ W, axis=1) + cost).max(axis=1)
     return np.vstack([cost, cost[worth.argmax()]])
 
@@ -353,7 +354,7 @@ def test_with_trust_an_action_costs_what_makes_it_unlikely_for_demonstrators(tru
     _, greedy = both(state)
     later = psi_table(TARGET)
     for place in range(PLACES):
-        scores = np.min(later[:, :, place] @ W, axis=1) + reluctance_by_hand(later, place, trust * ITD.beta)
+        scores = np.min(later[:, :, place] @ W, axis=1) + reluctance_by_hand(later, place, trust)
         assert greedy[place] == scores.max(axis=0).argmax()
         if trust > 100:  # then it does what one of them would do
             assert greedy[place] in [later[k, :, place, :, k].mean(axis=0).argmax() for k in range(AGENTS)]
@@ -368,7 +369,7 @@ def test_with_trust_it_bootstraps_from_the_action_that_it_would_choose():
     for s, a, _, kind, n, _, total, discount, stop in each_row(MIXED):
         chosen = {}
         for place in (n, stop):
-            values = np.min(later[:, :, place] @ W, axis=1) + reluctance_by_hand(later, place, 0.3 * ITD.beta)
+            values = np.min(later[:, :, place] @ W, axis=1) + reluctance_by_hand(later, place, 0.3)
             chosen[place] = np.unravel_index(values.argmax(), values.shape)
         worst = min(later[chosen[stop][0], e, stop, chosen[stop][1]] @ W for e in range(2))
         for e in range(2):

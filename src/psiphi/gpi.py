@@ -4,6 +4,7 @@ Successor features come with axes ``[heads, ensemble, actions, d]``: one head pe
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,17 +25,26 @@ def values(psi: Float[Array, "heads ensemble A d"], value: Value) -> Float[Array
     return jnp.max(head_values(psi, value), axis=0)
 
 
-def reluctance(
-    psi: Float[Array, "heads ensemble A d"], preferences: Float[Array, "K d"], value: Value, price: float | Array
-) -> Float[Array, "heads A"]:
-    """What an action costs that a policy would not take, 0 or less: `price` times how much less it is worth to it than its best one.
+class Trust(NamedTuple):
+    """How much GPI trusts demonstrators."""
 
-    Of a demonstrator, one of the first K heads, successor features were hardly ever seen to be right for what it would not do, and the best
-    of many wrong values is high. A further head pays what the demonstrator would pay who is worth most there.
+    weight: float | Array
+    """What a nat of their surprise costs, in units of reward."""
+    beta: float | Array
+    """The inverse temperature of their policies."""
+
+
+def reluctance(
+    psi: Float[Array, "heads ensemble A d"], preferences: Float[Array, "K d"], value: Value, trust: Trust
+) -> Float[Array, "heads A"]:
+    """What an action costs, 0 or less: the logarithm of how likely a demonstrator, one of the first K heads, takes it, weighed.
+
+    Its successor features were hardly ever seen to be right for what it would not do, and the best of many wrong values is high; of one who
+    does anything at all every action costs much. A further head pays what the demonstrator would pay who is worth most there.
     """
     theirs = psi[: preferences.shape[0]]
     own = jnp.mean(jnp.einsum("kead,kd->kea", theirs, preferences), axis=1)
-    cost = price * (own - jnp.max(own, axis=-1, keepdims=True))
+    cost = trust.weight * jax.nn.log_softmax(trust.beta * own)
     best = jnp.argmax(jnp.max(head_values(theirs, value) + cost, axis=-1))
     return jnp.concatenate([cost, jnp.broadcast_to(cost[best], (psi.shape[0] - theirs.shape[0], psi.shape[2]))])
 

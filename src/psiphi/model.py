@@ -21,8 +21,8 @@ class Model(NamedTuple):
     """Preferences of the heads, the demonstrators' first."""
     units: Float[Array, " K"]
     """Size of one unit of the inferred reward phi.w_k, so that w_k / units[k] speaks in rewards; always above 0."""
-    price: Float[Array, ""] | None = None
-    """What an action costs in GPI for every unit by which it is worth less to a demonstrator than its best one; None: nothing."""
+    trust: gpi.Trust | None = None
+    """What GPI asks for actions that would surprise the demonstrators; None: nothing."""
 
     @property
     def prior(self) -> tasks.Prior:
@@ -87,9 +87,9 @@ def behaviour(
 
 
 def policy_values(model: Model, psi: Float[Array, "heads ensemble A d"], value: gpi.Value) -> Float[Array, "heads A"]:
-    """What each known policy is worth in a state, per action, less what GPI asks for actions that it would not take."""
+    """What each known policy is worth in a state, per action, less what GPI asks for actions that would surprise it."""
     found = gpi.head_values(psi, value)
-    return found if model.price is None else found + gpi.reluctance(psi, model.w[: model.units.shape[0]], value, model.price)
+    return found if model.trust is None else found + gpi.reluctance(psi, model.w[: model.units.shape[0]], value, model.trust)
 
 
 def act(model: Model, obs: Array, w: Float[Array, "B d"], key: Array, *, temperature: float) -> Int[Array, " B"]:

@@ -62,9 +62,9 @@ class PsiPhiConfig:
     followed: Share = 0.0
     """That part of all updates, those before the first step included; 0: a quarter."""
     trust: Weight = 0.0
-    """Extension: in GPI an action costs this much reward for every nat by which it is less likely, for a demonstrator, than the likeliest
-    one, and the ego's own head pays as the demonstrator does who is worth most to it; 0: nothing (paper). So values that were never seen
-    to be right do not lead away from what the demonstrators do."""
+    """Extension: in GPI an action costs this much reward for every nat by which it would surprise the demonstrator who is followed, and the
+    ego's own head pays as for the demonstrator who is worth most to it; 0: nothing (paper). So values that were never seen to be right do
+    not lead away from what the demonstrators do."""
     shield: Share = 0.0
     """Extension: how much of the demonstrators' gradient is kept from the torso that their heads share with the ego's; 0: nothing (paper),
     1: all of it, so that imitation cannot cost the ego anything."""
@@ -225,18 +225,18 @@ def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, 
     return config.reward_weight * terms["reward"] + config.q_weight * terms["q"] + config.td_psi_weight * terms["td_psi"], terms
 
 
-def price(config: PsiPhiConfig) -> float | None:
-    """What an action costs for every unit by which it is worth less to a demonstrator than its best one; None where it costs nothing."""
-    return config.trust * itd.inverse_temperature(config.itd) or None
+def trust(config: PsiPhiConfig) -> gpi.Trust | None:
+    """How much the demonstrators are trusted; None where an action costs nothing."""
+    return gpi.Trust(config.trust, itd.inverse_temperature(config.itd)) if config.trust else None
 
 
 def reluctance(config: PsiPhiConfig, net: PsiPhiNet, psi: Float[Array, "B heads E A d"], w: Float[Array, " d"]) -> Array | None:
     """``[B, heads, A]``: to be added to values when an action is chosen; None where nothing is."""
-    demonstrators, cost = psi.shape[1] - 1, price(config)
-    if cost is None or not demonstrators:
+    demonstrators, trusted = psi.shape[1] - 1, trust(config)
+    if trusted is None or not demonstrators:
         return None
     theirs = itd.preferences(config.itd, net.w[:demonstrators])
-    return jax.vmap(lambda one: gpi.reluctance(one, theirs, lambda p: p @ w, cost))(psi)
+    return jax.vmap(lambda one: gpi.reluctance(one, theirs, lambda p: p @ w, trusted))(psi)
 
 
 def bootstrap_value(config: PsiPhiConfig, next_psi: Array, w: Array, cost: Array | None = None) -> Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psiphi import checkpoint, lens, limits
+from psiphi import checkpoint, gpi, lens, limits
 from psiphi import model as models
 from psiphi.agents import ALGORITHMS, itd
 from psiphi.agents.itd import ITDConfig
@@ -244,7 +244,8 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
     model = _like(inner, glass, described, len(agents), features)
     if getattr(config, "trust", 0.0):
-        model = model._replace(price=jax.ShapeDtypeStruct((), jnp.float32))
+        number: Any = jax.ShapeDtypeStruct((), jnp.float32)
+        model = model._replace(trust=gpi.Trust(number, number))
     like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}
     spec = EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions)
     seen = glass.spec(described.num_actions) if described.lensed else spec

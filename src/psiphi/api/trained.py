@@ -42,9 +42,9 @@ def model_of(trained: Trained) -> Model:
     if trained.demos is None:
         return Model(net, every, jnp.zeros(0))
     shown = replay.spread(state.demos if getattr(state, "demos", None) is not None else trained.demos)
-    price = psiphi.price(trained.run.agent) if isinstance(trained.run.agent, psiphi.PsiPhiConfig) else None
+    trust = psiphi.trust(trained.run.agent) if isinstance(trained.run.agent, psiphi.PsiPhiConfig) else None
     units = jax.jit(models.measure_units)(net, w, shown._replace(background=None))
-    return Model(net, every, units, None if price is None else jnp.asarray(price))
+    return Model(net, every, units, None if trust is None else jax.tree.map(jnp.asarray, trust))
 
 
 def known_of(trained: Trained) -> Known:

@@ -179,7 +179,7 @@ def itd() -> ITDConfig:
 def psiphi() -> PsiPhiConfig:
     """Smaller batches and one torso, as an update is what takes long. Moves are rare and the values of actions close to each other: without
     trust in the demonstrators the best of them is chance, and the robot drives into walls that every demonstrator avoids. It follows them
-    at first: else the one who acts at random may seem worth most, and then trust asks for nothing."""
+    at first, so that it is paid where they go."""
     inner = dataclasses.replace(itd(), batch=32, cross_batch=64, share_torso=True, bc_weight=10.0)
     return PsiPhiConfig(
         itd=inner, n_step=3, batch=64, epsilon=0.05, temperature=0.0, follow=1.0, followed=0.5, trust=0.2, task_memory=0.999
