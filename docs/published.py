@@ -164,7 +164,8 @@ def _over_seeds(some: Sequence[dict[str, Any]], key: str, name: str) -> Estimate
 
 
 def cells(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RESULTS / name / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in (RESULTS / name / "cells.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{**line, **figure} for line in lines for figure in line.pop("figures", [{}])]
 
 
 def stored(path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Finished cells on disk: OUT/cells.jsonl, a line per agent of a fit and place in a sweep, only ever added to.
+"""Finished cells on disk: OUT/cells.jsonl, a line per fit and place in a sweep, with the figures of its agents, only ever added to.
 
 Whenever a process dies, the file can be continued: a line that was left unfinished is cut off before the next, and what is there is
 never written again.
@@ -14,8 +14,12 @@ from typing import Any, NamedTuple
 from sweeps import Fit, Setting
 
 from psiphi.errors import UserError
+from psiphi.experiments.cells import trainings
 
 FILE = "cells.jsonl"
+
+FIGURE = ("agent", "scores", "test_scores", "starc", "starc_plain", "r_own", "r_all", "r_random", "doubtful", "findings", "measuring_s")
+"""Of a cell, what differs between the agents of one fit."""
 
 Cell = dict[str, Any]
 
@@ -56,7 +60,8 @@ def append(out: Path, cells: Iterable[Cell]) -> list[Cell]:
         file.truncate(_whole(data))
         known = {key_of(cell) for cell in _parsed(path, data)}
         new = [cell for cell in cells if key_of(cell) not in known]
-        file.write(b"".join(json.dumps(cell, allow_nan=False, ensure_ascii=False).encode() + b"\n" for cell in new))
+        lines = trainings(new, FIGURE)
+        file.write(b"".join(json.dumps(line, allow_nan=False, ensure_ascii=False).encode() + b"\n" for line in lines))
         file.flush()
         os.fsync(file.fileno())
     return new
@@ -71,8 +76,11 @@ def _parsed(path: Path, data: bytes) -> list[Cell]:
     cells = []
     for number, line in enumerate(data[: _whole(data)].splitlines(), start=1):
         try:
-            cells.append(json.loads(line))
-            key_of(cells[-1])
-        except (ValueError, KeyError, TypeError) as error:
+            fit = json.loads(line)
+            some = [{**fit, **figure} for figure in fit.pop("figures", [{}])]
+            for cell in some:
+                key_of(cell)
+            cells += some
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"Line {number} of {path} is not a cell, expected a JSON object with {', '.join(Key._fields)}.") from error
     return cells

@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -77,12 +77,12 @@ def append(directory: Path, cells: Iterable[Cell]) -> int:
     return len(new)
 
 
-def trainings(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+def trainings(cells: Iterable[Cell], figures: Collection[str] = FIGURE) -> list[dict[str, Any]]:
     """Cells as the lines of a file: those that differ only in their figures are one training."""
     result: list[dict[str, Any]] = []
     for cell in cells:
-        common = {name: value for name, value in cell.items() if name not in FIGURE}
-        figure = {name: cell[name] for name in FIGURE if name in cell}
+        common = {name: value for name, value in cell.items() if name not in figures}
+        figure = {name: cell[name] for name in figures if name in cell}
         if result and {name: value for name, value in result[-1].items() if name != "figures"} == common:
             result[-1]["figures"].append(figure)
         else:
