@@ -20,7 +20,7 @@ from psiphi.cumulants import Cumulants
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
-TorsoName = Literal["auto", "mlp", "tanh", "crowd", "crowd-norm", "egocentric", "patches", "impala-shallow", "impala-deep"]
+TorsoName = Literal["auto", "mlp", "tanh", "crowd", "crowd-norm", "ring-norm", "egocentric", "patches", "impala-shallow", "impala-deep"]
 
 
 class MLP(eqx.Module):
@@ -118,6 +118,30 @@ class Crowd(eqx.Module):
         own, others = rows[:, :1], rows[:, 1:]
         met = self.each(jnp.concatenate([jnp.broadcast_to(own, others.shape), others], axis=-1))
         return self.mlp(jnp.concatenate([own[:, 0], jnp.max(met, axis=1), jnp.mean(met, axis=1)], axis=-1))
+
+
+class Ring(eqx.Module):
+    """A crowd on a map that looks the same from four sides, as a roundabout's: everything is turned by quarters until one is on the right.
+
+    For observations ``[1 + others, 4]`` of x, y and speeds, one's own row first and on the map, the others' relative to it. What is learned
+    at one arm then holds at each; one's own row also says which arm it is.
+    """
+
+    crowd: Crowd
+
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+        if len(obs_shape) != 2 or obs_shape[1] != 4:
+            raise UserError(f"the ring torso reads rows of shape (1 + others, 4), but observations have shape {obs_shape}.")
+        self.crowd = Crowd((obs_shape[0], 8), hidden, key=key, normalise=True)
+
+    def __call__(self, obs: Array) -> Float[Array, "B f"]:
+        x, y = obs[:, 0, 0], obs[:, 0, 1]
+        arm = jnp.where(jnp.abs(x) >= jnp.abs(y), jnp.where(x >= 0, 0, 2), jnp.where(y >= 0, 1, 3))
+        cos, sin = jnp.array([1.0, 0.0, -1.0, 0.0])[arm], jnp.array([0.0, 1.0, 0.0, -1.0])[arm]
+        turn = jnp.stack([jnp.stack([cos, sin], -1), jnp.stack([-sin, cos], -1)], axis=-2)
+        turned = jnp.einsum("bij,brpj->brpi", turn, obs.reshape(*obs.shape[:2], 2, 2)).reshape(obs.shape)
+        which = jnp.zeros_like(obs).at[:, 0].set(jax.nn.one_hot(arm, 4))
+        return self.crowd(jnp.concatenate([turned, which], axis=-1))
 
 
 def _egocentric_cells(height: int, width: int) -> np.ndarray:
@@ -318,6 +342,7 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
         "tanh": Tanh,
         "crowd": Crowd,
         "crowd-norm": functools.partial(Crowd, normalise=True),
+        "ring-norm": Ring,
         "egocentric": Egocentric,
         "patches": Patches,
         "impala-shallow": ImpalaShallow,

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from psiphi import configs, gpi, losses, optim, replay, spaces, tasks
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
-from psiphi.configs import BatchSize, Few, Share, Weight
+from psiphi.configs import BatchSize, Few, Number, Share, Weight
 from psiphi.errors import UserError
 from psiphi.nets import PsiPhiNet, of_heads, taken
 from psiphi.spaces import Range
@@ -50,6 +50,9 @@ class PsiPhiConfig:
     act_by_newest: bool = False
     """Whether the newest network acts while it learns, and not the moving average where there is one (paper: there is none). It changes
     with every update, so that it tries more; the policy that is judged stays the moving average."""
+    act_by_member: bool = False
+    """Extension: while it learns, each environment acts by one member of the ensemble and not by the most pessimistic one, so that what
+    the members disagree on is tried (paper: not said)."""
     gpi_bootstrap: bool = True
     """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
     pessimistic_target: bool = True
@@ -61,6 +64,11 @@ class PsiPhiConfig:
     line to none over the first part of the run's updates; 0: the ego never does (paper). So it is paid where the demonstrators go."""
     followed: Share = 0.0
     """That part of all updates, those before the first step included; 0: a quarter."""
+    follow_on: Share = 0.0
+    """Extension: the share of the environments in which it goes on following them to the end (paper: none)."""
+    stretch: Number = 0
+    """Extension: an environment follows a demonstrator for so many updates, then it is drawn anew whether it follows one and whom; 0: the
+    first environments follow one all the time. So the ego also tries what a demonstrator would do from where the ego itself has got to."""
     trust: Weight = 0.0
     """Extension: in GPI an action costs this much reward for every nat by which it would surprise the demonstrator who is followed, and the
     ego's own head pays as for the demonstrator who is worth most to it; 0: nothing (paper). So values that were never seen to be right do
@@ -320,29 +328,45 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         share = jnp.where(state.task.reward_square > 0, config.epsilon, 1.0)
         random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
         chosen = jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, acting(state, obs, policy_key))
-        return jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen) if config.follow and num_demonstrators else chosen
+        return (
+            jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen)
+            if (config.follow or config.follow_on) and num_demonstrators
+            else chosen
+        )
 
     def led(state: State, count: int) -> Array:
         """In which environments a demonstrator is followed: none before something was learned from them."""
-        share = config.follow * (1 - optim.progress(state.count, jnp.asarray(max((config.followed or FOLLOWED) * pace.updates, 1.0))))
-        return (jnp.arange(count) < jnp.round(share * count)) & (state.count > 0)
+        passed = optim.progress(state.count, jnp.asarray(max((config.followed or FOLLOWED) * pace.updates, 1.0)))
+        share = jnp.maximum(config.follow * (1 - passed), config.follow_on)
+        chosen = drawn(state, count)[0] < share if config.stretch else jnp.arange(count) < jnp.round(share * count)
+        return chosen & (state.count > 0)
+
+    def drawn(state: State, count: int) -> Float[Array, "2 n"]:
+        """Two numbers from 0 to 1 for each environment, new ones after every stretch; environments do not change at once."""
+        begun = (state.count + jnp.arange(count) * config.stretch // count) // config.stretch
+        keys = jax.vmap(lambda i, n: jax.random.fold_in(jax.random.fold_in(jax.random.key(0), i), n))(jnp.arange(count), begun)
+        return jax.vmap(lambda key: jax.random.uniform(key, (2,)), out_axes=1)(keys)
 
     def imitated(state: State, obs: Array) -> Array:
-        """What the demonstrators would do, each in every K-th environment."""
+        """What the demonstrators would do, each in every K-th environment, or in those that drew it."""
         net = itd.deployed(inner, state)
         values = net.task_values(obs, itd.preferences(inner, net.w[:num_demonstrators]))
         whose = jnp.arange(obs.shape[0]) % num_demonstrators
+        if config.stretch:
+            whose = (drawn(state, obs.shape[0])[1] * num_demonstrators).astype(jnp.int32)
         return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
 
     def acting(state: State, obs: Array, key: Array) -> Array:
-        return improved(state.net if config.act_by_newest else itd.deployed(inner, state), state, obs, key)
+        return improved(state.net if config.act_by_newest else itd.deployed(inner, state), state, obs, key, config.act_by_member)
 
     def policy(state: State, obs: Array, key: Array) -> Array:
         return improved(itd.deployed(inner, state), state, obs, key)
 
-    def improved(net: PsiPhiNet, state: State, obs: Array, key: Array) -> Array:
-        """The GPI action by the values of this network."""
+    def improved(net: PsiPhiNet, state: State, obs: Array, key: Array, by_member: bool = False) -> Array:
+        """The GPI action by the values of this network, in each environment by those of one member if asked."""
         psi = net.psi(net.features(obs))
+        if by_member:
+            psi = jax.vmap(lambda x, i: x[:, i][:, None])(psi, jnp.arange(obs.shape[0]) % inner.ensemble)
         values = jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w_ego(state.net)))(psi)
         cost = reluctance(config, net, psi, w_ego(state.net))
         values = jnp.max(values if cost is None else values + cost, axis=1)

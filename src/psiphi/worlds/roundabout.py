@@ -81,11 +81,19 @@ def expert_returns(config: RoundaboutConfig, key: Array, episodes: int) -> dict[
 
 
 def _psiphi() -> dict[str, Any]:
-    """Three-step returns, and recorded demonstrators who are studied before the first step and followed at first. The newest network acts:
-    by the moving average the ego tries so little that it leaves the road before the ring in one and the same way to the end."""
+    """Three-step returns, and recorded demonstrators who are studied before the first step and followed at first.
+
+    What no demonstrator shows, to leave at the third exit, must be found. So the ego goes on following one of them for half a dozen seconds
+    now and then, its newest network acts, and by one member of its ensemble: by the moving average and the most pessimistic member it tries
+    so little that it drives round and round. The torso sees all arms of the roundabout alike, so that it knows what leaving is. Preferences
+    that follow rewards slowly, and a clip that does not bite at every update, let its values settle.
+    """
     fields = traffic.presets(reward_offset=0.0, psiphi_updates=2)["psiphi"]()
-    agent = replace(fields["agent"], n_step=3, follow=1.0, act_by_newest=True)
-    return fields | {"agent": agent, "demos": "recorded", "episodes": 100, "study": 500, "prefill_steps": 256}
+    agent = replace(
+        fields["agent"], itd=replace(fields["agent"].itd, torso="ring-norm", clip=100.0), n_step=3, follow=1.0, followed=0.1, follow_on=0.1,
+        stretch=30, act_by_newest=True, act_by_member=True, task_memory=0.999, task_ridge=0.1,
+    )  # fmt: skip
+    return fields | {"agent": agent, "demos": "recorded", "episodes": 100, "study": 500, "prefill_steps": 256, "steps": 64_000}
 
 
 ROUNDABOUT = World(

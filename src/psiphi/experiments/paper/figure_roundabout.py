@@ -6,7 +6,7 @@ from typing import Any
 from psiphi.experiments.paper.experiment import EGO, SOLVED, Experiment, Figure, Method, Variant
 from psiphi.experiments.paper.shared import STEPS_TO_BEST, UNRECORDED, WHILE_IT_LEARNS
 
-_PACE: dict[str, Any] = {"steps": 32_000, "evaluate_every": 2_000}
+_PACE: dict[str, Any] = {"steps": 64_000, "evaluate_every": 2_000}
 _RECORDED = {"demonstrators": ("exr", "nxr")}
 
 EXPERIMENT = Experiment(
@@ -16,10 +16,11 @@ EXPERIMENT = Experiment(
         "An ego that must leave the roundabout at the third exit, among four others who leave at the first or the second and drive by "
         "the ego's own actions. **Online**, a method sees at every step what the three nearest cars saw and did; **recorded**, it has "
         "100 episodes of each of the two demonstrators, driven in the ego's place, before its first step. **Watching nothing**, "
-        "PsiPhi-learning is the same learner without demonstrations. BC and SQIL see no reward. **Normalised return** is the return over "
-        "that of IDM in the ego's place. **auc** is its mean over the steps, **final return** the mean of the last tenth of the "
-        f"evaluations, **steps to 90 %** the first evaluation at which it is at least {SOLVED} (all of the steps if it never was), "
-        f"**steps to 90 % of the best final return** the first at which it is at least {SOLVED} of the largest final return of any method."
+        "PsiPhi-learning is the same learner without demonstrations. Its torso turns the map by quarters, so that all arms look alike; "
+        "DQN has the torso that it was tuned with, and a second row with that one. BC and SQIL see no reward. **Normalised return** "
+        "is the return over that of IDM in the ego's place. **auc** is its mean over the steps, **final return** the mean of the last "
+        f"tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least {SOLVED} (all of the steps if it never "
+        f"was), **steps to 90 % of the best final return** the first at which it is at least {SOLVED} of the largest final return of any method."
     ),
     variants=(Variant("roundabout", "Roundabout", "roundabout", _PACE, task="the third exit"),),
     methods=(
@@ -27,6 +28,7 @@ EXPERIMENT = Experiment(
         Method("psiphi", "PsiPhi-learning, online", UNRECORDED, how="curve", algorithm="psiphi"),
         Method("psiphi-alone", "PsiPhi-learning, watching nothing", {**UNRECORDED, "demos": "none"}, how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),
+        Method("dqn-ring", "DQN, PsiPhi-learning's torso", {"agent.torso": "ring-norm"}, how="curve", algorithm="dqn"),
         Method("dqn-bc", "DQN+BC-aux, online", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
         Method("bc", "BC, online", how="curve", algorithm="bc"),
         Method("sqil", "SQIL, online", how="curve", algorithm="sqil"),
