@@ -161,7 +161,7 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
     ("name", "obs_shape"),
     [
         ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("tanh", (4, 3, 2)), ("egocentric", (7, 7, 5)),
-        ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)), ("crowd-norm", (6, 4)),
+        ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)), ("crowd-norm", (6, 4)), ("ring-norm", (6, 4)),
         ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
 )  # fmt: skip
@@ -211,6 +211,27 @@ def test_a_crowd_shows_small_distances_as_clearly_as_large_ones(crowd):
     near = np.concatenate([obs[:1, :1], np.zeros((1, 4, 4), np.float32)], axis=1)
     beside, ahead = (np.abs(read(torso, at + shift) - read(torso, at)).max() for at in (near, near + 60 * shift))
     assert beside > 3 * ahead
+
+
+def test_a_ring_looks_the_same_from_each_arm_but_for_which_arm_it_is():
+    torso = drawn(shapes_of(nets.torso, "ring-norm", EnvSpec((5, 4), jnp.float32, 3), (8, 6)))
+    obs = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5, 4)), jnp.float32)
+    quarter = jnp.array([[0.0, -1.0], [1.0, 0.0]])
+    turned = [obs]
+    for _ in range(3):
+        turned.append((turned[-1].reshape(3, 5, 2, 2) @ quarter.T).reshape(3, 5, 4))
+    rows = [i for scale in range(3) for i in range(8 * scale + 4, 8 * scale + 8)]  # where a row of the crowd says which arm it is
+    unseen = lambda weight, rows: weight.at[jnp.array(rows)].set(0.0)  # noqa: E731
+    blind = eqx.tree_at(
+        lambda t: (t.crowd.each.weights[0], t.crowd.mlp.weights[0]),
+        torso,
+        (unseen(torso.crowd.each.weights[0], rows), unseen(torso.crowd.mlp.weights[0], rows)),
+    )
+    for one in turned[1:]:
+        np.testing.assert_allclose(blind(one), blind(obs), rtol=1e-4, atol=1e-5)
+        assert not np.allclose(torso(one), torso(obs), atol=1e-2)
+    with pytest.raises(UserError, match="ring torso"):
+        nets.torso("ring-norm", EnvSpec((5, 3), jnp.float32, 3), (8, 6), key=KEY)
 
 
 def test_layers_are_normalised_as_equinox_does():

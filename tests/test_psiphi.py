@@ -306,6 +306,23 @@ def test_it_follows_demonstrators_in_fewer_and_fewer_environments_once_it_has_le
     assert (theirs != greedy).any()
 
 
+def test_in_stretches_it_follows_one_demonstrator_after_the_other_to_the_end():
+    state, both = table_actor(temperature=0.0, follow=1.0, follow_on=0.4, stretch=10, epsilon=0.0)
+    values = np.mean(psi_table(TARGET)[:AGENTS, :, :, :, :AGENTS], axis=1)
+    theirs = np.stack([values[k, np.arange(2000) % PLACES, :, k].argmax(-1) for k in range(AGENTS)])
+    at = {n: both(rewarded(state._replace(count=jnp.int32(n)), 1.0)) for n in (0, 1, 10_000, 10_001, 10_010)}
+    assert (at[0][0] == at[0][1]).all()  # nothing was learned from them yet
+    assert np.mean((at[1][0] == theirs).any(axis=0)) > 0.98  # nearly all follow somebody at first
+    acts, greedy = at[10_000]
+    other = theirs != greedy  # [AGENTS, n]: where one sees that a demonstrator is followed
+    for many in range(AGENTS + 1):
+        seen = other.sum(axis=0) == many
+        assert not seen.any() or abs(np.mean(acts[seen] != greedy[seen]) - 0.4 * many / AGENTS) < 0.06
+    assert other.any()
+    assert np.mean(at[10_001][0] == acts) > 0.9  # a stretch goes on, and one environment in ten begins a new one
+    assert np.mean(at[10_010][0] == acts) < 0.9
+
+
 def test_after_the_first_reward_it_explores_at_the_rate_asked_for(actor):
     state, both = actor
     actions, greedy = both(rewarded(state, 1e-6))
@@ -317,6 +334,16 @@ def test_it_is_judged_on_the_best_of_all_heads(actor):
     _, greedy = both(state)
     values = np.min(psi_table(TARGET) @ W, axis=1).max(axis=0)  # the moving average's psi, the present preferences
     np.testing.assert_array_equal(greedy, values.argmax(-1)[np.arange(2000) % PLACES])
+
+
+def test_by_one_member_each_environment_acts_by_its_own_and_judged_is_the_smallest_value():
+    state, both = table_actor(temperature=0.0, act_by_member=True, epsilon=0.0)
+    actions, greedy = both(rewarded(state, 1.0))
+    place, values = np.arange(2000) % PLACES, psi_table(TARGET) @ W  # [heads, ensemble, places, actions]
+    for member in range(CONFIG.itd.ensemble):
+        mine = np.arange(2000) % CONFIG.itd.ensemble == member
+        np.testing.assert_array_equal(actions[mine], values[:, member].max(axis=0).argmax(-1)[place][mine])
+    np.testing.assert_array_equal(greedy, np.min(values, axis=1).max(axis=0).argmax(-1)[place])
 
 
 @pytest.mark.parametrize(("newest", "acts"), [(False, TARGET), (True, NET)])

@@ -330,7 +330,7 @@ class ImpalaDeep(eqx.Module):
         return self.mlp(jax.nn.relu(_rows(x)))
 
 
-Torso = Flat | Tanh | Crowd | Egocentric | Patches | ImpalaShallow | ImpalaDeep
+Torso = Flat | Tanh | Crowd | Ring | Egocentric | Patches | ImpalaShallow | ImpalaDeep
 
 
 def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array) -> Torso:

@@ -20,7 +20,8 @@ EXPERIMENT = Experiment(
         "DQN has the torso that it was tuned with, and a second row with that one. BC and SQIL see no reward. **Normalised return** "
         "is the return over that of IDM in the ego's place. **auc** is its mean over the steps, **final return** the mean of the last "
         f"tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least {SOLVED} (all of the steps if it never "
-        f"was), **steps to 90 % of the best final return** the first at which it is at least {SOLVED} of the largest final return of any method."
+        f"was), **steps to 90 % of the best final return** the first at which it is at least {SOLVED} of the largest final return of "
+        "any method."
     ),
     variants=(Variant("roundabout", "Roundabout", "roundabout", _PACE, task="the third exit"),),
     methods=(
