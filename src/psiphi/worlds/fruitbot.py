@@ -203,8 +203,8 @@ PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
     "gail": lambda: ACTING | {"agent": gail()},
     "ppo": lambda: ACTING | {"agent": ppo()},
 }
-"""What suits a CPU. Tried by hand on seeds 2000 and above; of PsiPhi-learning, trust, the number of steps of reward and the sizes of its batches on seed 2001, that it
-follows the demonstrators at first on seed 0 of the milder task, and the weight of imitation on seed 1 of it."""
+"""What suits a CPU. Tried by hand on seeds 2000 and above; of PsiPhi-learning, trust, the steps of reward and the sizes of its batches on
+seed 2001, that it follows the demonstrators at first on seed 0 of the milder task, and the weight of imitation on seed 1 of it."""
 
 
 def paper_psiphi() -> dict[str, Any]:
