@@ -124,7 +124,8 @@ class Ring(eqx.Module):
     """A crowd on a map that looks the same from four sides, as a roundabout's: everything is turned by quarters until one is on the right.
 
     For observations ``[1 + others, 4]`` of x, y and speeds, one's own row first and on the map, the others' relative to it. What is learned
-    at one arm then holds at each; one's own row also says which arm it is.
+    at one arm then holds at each. One's own row also says which arm it is; at first that means nothing, so that what was shown at some arms
+    only is taken for what is done at all of them.
     """
 
     crowd: Crowd
@@ -132,7 +133,10 @@ class Ring(eqx.Module):
     def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
         if len(obs_shape) != 2 or obs_shape[1] != 4:
             raise UserError(f"the ring torso reads rows of shape (1 + others, 4), but observations have shape {obs_shape}.")
-        self.crowd = Crowd((obs_shape[0], 8), hidden, key=key, normalise=True)
+        crowd = Crowd((obs_shape[0], 8), hidden, key=key, normalise=True)
+        arm = np.concatenate([np.arange(4, 8) + 8 * i for i in range(1 + len(Crowd.SCALES))])
+        first = lambda c: (c.each.weights[0], c.mlp.weights[0])  # noqa: E731
+        self.crowd = eqx.tree_at(first, crowd, tuple(weight.at[arm].set(0.0) for weight in first(crowd)))
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
         x, y = obs[:, 0, 0], obs[:, 0, 1]
