@@ -40,6 +40,11 @@ def test_everything_is_pinned_or_has_a_reason_not_to_be():
     assert all(PINNED["skipped"].values())
 
 
+def test_what_was_pinned_after_the_rebuild_is_named():
+    since = PINNED["since the rebuild"]
+    assert set(since) < set(PINNED["units"]) and all("after the rebuild" in why for why in since.values())
+
+
 def test_every_experiment_and_every_kind_of_method_is_pinned_somewhere():
     for kind in (lambda what, _: what.name, lambda _, unit: (unit.method.how, unit.method.algorithm, unit.method.preset)):
         kinds = {name: kind(what, unit) for name, (what, unit) in golden.every().items()}

@@ -60,13 +60,14 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
     limits.check_most(f"{path} has too many columns", len(present), limits.MOST_COLUMNS)
     reader = csv.reader(file, delimiter=delimiter)
     peeked = list(itertools.islice(reader, max(min(PEEKED, CELLS // max(len(present), 1)), 1)))
-    commas = [] if delimiter == "," else [i for i in range(len(present)) if _decimal_commas(peeked, i)]
-    numeric = lambda name: present.index(name) in commas or _numeric(peeked, present.index(name))  # noqa: E731
+    places = {name: i for i, name in reversed([*enumerate(present)])}  # of columns with one name, the first
+    commas = set() if delimiter == "," else {i for i in range(len(present)) if _decimal_commas(peeked, i)}
+    numeric = lambda name: places[name] in commas or _numeric(peeked, places[name])  # noqa: E731
     found = find(str(path), present, columns, lambda names: [name for name in names if numeric(name)])
-    commas = [i for i in commas if present[i] not in found.ids]
+    commas = {i for i in commas if present[i] not in found.ids}
     # A row takes a byte for each of its fields; of rows with fewer there may be some, but not many.
     most = min(most, path.stat().st_size // len(present) + limits.MOST_WRONG_ROWS + 2)
-    named = len(found.action) == 1 and _names(peeked, place := present.index(found.action[0])) and place not in commas
+    named = len(found.action) == 1 and _names(peeked, place := places[found.action[0]]) and place not in commas
     table = _Table(path, found, present, most, np.dtype(columns.dtype or "float32"), named)
     reader = (_with_points(line, commas) for line in itertools.chain(peeked, reader))
     empty, at_once = 0, max(min(LINES, CELLS // len(present)), 1)
@@ -78,7 +79,7 @@ def _read(path: Path, file, most: int, columns: Columns, progress: bool) -> Rows
             table.add(some)
             bar.advance(min(table.rows, most - 1), {})
         bar.advance(most, {})
-    used = [name for name in (*found.obs, *found.action, *([found.t] if found.t else [])) if present.index(name) in commas]
+    used = [name for name in (*found.obs, *found.action, *([found.t] if found.t else [])) if places[name] in commas]
     note = [f"{path}: numbers of {', '.join(map(repr, used[:5]))} are read with a decimal comma."] if used else []
     table.found = found._replace(notes=(*found.notes, *note))
     return table.result(columns, files.meant(str(path), said, columns))
@@ -103,7 +104,7 @@ def _decimal_commas(lines: list[list[str]], place: int) -> bool:
     return any(n != 3 for n in behind) and all(DECIMAL_COMMA.fullmatch(cell) or cell.lstrip("+-").isdecimal() for cell in cells)
 
 
-def _with_points(line: list[str], places: list[int]) -> list[str]:
+def _with_points(line: list[str], places: set[int]) -> list[str]:
     """A row whose numbers in these places have a decimal point."""
     for i in places:
         if i < len(line) and DECIMAL_COMMA.fullmatch(line[i].strip()):
