@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psiphi import report
-from psiphi.experiments.paper import ALL, EGO, STEPS_TO_BEST, TASKS, Figure, Variant
+from psiphi.experiments.paper import ALL, EGO, FEW, STEPS_TO_BEST, TASKS, Figure, Variant
 from psiphi.report import Estimate, Results
 
 ROOT = Path(__file__).parents[1]
@@ -94,6 +94,8 @@ def shots(k: int) -> tuple[Figure, ...]:
 IMITATION, AREA = (Figure("normalised_return", ALL),), (Figure("auc", EGO),)
 REWARDS, PREDICTED = (Figure("r2", "R"), Figure("r2", "G")), (Figure("accuracy", ALL),)
 SOLVED, NEARLY_BEST = (Figure("steps_to_90", EGO),), (Figure(STEPS_TO_BEST, EGO),)
+GOALS, FINAL = (Figure("normalised_return", ALL, FEW),), (Figure("final_return", EGO),)
+ALONE = "itself without demonstrations"
 
 OURS, ITD, MEAN = "ΨΦ-learning (the paper's table)", "ITD (the paper's table)", "Normalised return, mean of the demonstrators"
 PREDICTING = ("Accuracy", "PsiPhi-learning (the paper's figure, about)")
@@ -111,7 +113,11 @@ HEADLINE = (
     Row("Own task, not demonstrated: steps", "figure-coingrid", "coingrid-misaligned", SOLVED, "psiphi", "dqn", "DQN", 0, True),
     Row("Driving on Highway, others' goals differ: area", "figure-3", "highway-multi-task", AREA, "psiphi", "dqn", "DQN"),
     Row("The same: steps to 90 % of the best", "figure-3", "highway-multi-task", NEARLY_BEST, "psiphi", "dqn", "DQN", 0, True),
-    Row("The same: area", "figure-3", "highway-multi-task", AREA, "psiphi", "psiphi-alone", "itself without demonstrations"),
+    Row("The same: area", "figure-3", "highway-multi-task", AREA, "psiphi", "psiphi-alone", ALONE),
+    Row("New driving goal, after one episode: share of a DQN's", "table-2-highway", "highway-multi-task", GOALS, "psiphi", "psiphi-alone", ALONE),
+    Row("The same", "table-2-highway", "highway-multi-task", GOALS, "psiphi", "dqn-moved", "a DQN from another goal"),
+    Row("Third exit of the roundabout: final return", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "psiphi-alone", ALONE),
+    Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn", "DQN"),
 )
 
 

@@ -109,6 +109,15 @@ def test_the_exact_planner_stands_beside_the_shots_but_not_beside_the_first_epis
     assert "ceiling" not in page.split("### 0-shot")[1].split("###")[0]
 
 
+def test_who_learned_nothing_is_shown_by_what_it_was_judged_by(tmp_path):
+    figure = Figure("normalised_return", paper.ALL)
+    found = [cell("table-2-highway", "demonstrator", figure, 0.8 + 0.1 * seed, seed, env="highway-multi-task") for seed in range(2)]
+    learned = cell("table-2-highway", "psiphi", Figure("normalised_return", paper.ALL, 1), 0.5, env="highway-multi-task")
+    cells.append(tmp_path, [*found, learned])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert row(page, "Best demonstrator (IDM)", "Share of the DQN's return, mean over the eight goals")[3:4] == ["0.85 [0.80, 0.90]"]
+
+
 def test_a_value_that_is_not_finite_is_counted_not_averaged(tmp_path):
     figure = Figure("r2", "R")
     cells.append(tmp_path, [cell("table-2", "psiphi", figure, value, seed) for seed, value in enumerate([0.5, None, 0.5])])

@@ -182,14 +182,20 @@ def table_rows(results: Results, variant: Variant, table: Table) -> list[list[st
     """The rows of a table: methods with cells in it, then what the paper printed."""
     rows = []
     for method in results.methods:
-        columns = [figure if method.trains else ceiling_of(figure) for _, figure in table.columns]
-        estimates = [estimate(values(results, variant, method, (figure,))) if figure else None for figure in columns]
+        estimates = [_estimated(results, variant, method, figure) for _, figure in table.columns]
         if any(estimates):
             words = [_words(e, figure) for e, (_, figure) in zip(estimates, table.columns, strict=True)]
             rows.append([method.label, *words, _seeds([e for e in estimates if e])])
     if not rows:
         return []
     return rows + [[f"*{name}*", *map(_printed, numbers), ""] for name, numbers in table.paper.items()]
+
+
+def _estimated(results: Results, variant: Variant, method: Method, figure: Figure) -> Estimate | None:
+    """What a method has for a figure; what learns nothing and was not judged by it may have a ceiling instead."""
+    found = estimate(values(results, variant, method, (figure,)))
+    ceiling = None if method.trains else ceiling_of(figure)
+    return estimate(values(results, variant, method, (ceiling,))) if found is None and ceiling else found
 
 
 def ceiling_of(figure: Figure) -> Figure | None:
