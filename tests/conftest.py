@@ -24,3 +24,15 @@ install_import_hook("psiphi", "conftest.checked")  # before anything imports psi
 
 settings.register_profile("psiphi", deadline=None)  # the first example of a property pays for compiling it
 settings.load_profile("psiphi")
+
+LONGEST_FIRST = (
+    "api", "wants", "divergence", "cli", "same_actions", "matrix", "tutorial", "baselines", "tune", "golden", "model_files",
+    "roundabout_table", "together", "codes", "explore", "docs", "traffic_experiments", "api_baselines", "toys", "known_worlds",
+    "imitation", "highway", "fuzz", "roundabout", "resume",
+)  # fmt: skip
+"""Files of tests that take long. Workers take whole files: one that begins its longest at the end lets the others wait for it."""
+
+
+def pytest_collection_modifyitems(items):
+    places = {f"test_{name}.py": place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
