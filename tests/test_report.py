@@ -188,6 +188,25 @@ def test_steps_to_the_best_are_read_off_the_curves_once_the_best_is_known():
     assert [step[3] for step in steps] == [2.0, 3.0, 3.0]  # at .99 = .9 of the mean of 1.2 and 1.0; the DQN never gets there
 
 
+def test_what_demonstrations_are_worth_is_the_ratio_of_steps_with_the_same_seed(tmp_path):
+    def curve(method: str, seed: int, when: int) -> list[cells.Cell]:
+        drawn = {"curve": {"env_steps": [0, when, 90], "normalised_return": [0.0, 1.0, 1.0]}}
+        more = {"env": "coingrid-R+G", "seed": seed}
+        return [
+            cell("figure-pays", method, Figure("auc", "R+G"), 0.5, extra=drawn, **more),
+            cell("figure-pays", method, Figure("final_return", "R+G"), 1.0, **more),
+        ]
+
+    rows = [("psiphi-10", 0, 20), ("psiphi-10", 1, 30), ("psiphi-alone", 0, 40), ("psiphi-alone", 1, 20), ("dqn", 2, 50)]
+    cells.append(tmp_path, [one for given in rows for one in curve(*given)])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    ratios = [20 / 40, 30 / 20]
+    low, high = stats.bootstrap_interval(ratios)
+    table = "What demonstrations are worth"
+    assert row(page, "PsiPhi-learning, 10 episodes", table)[0] == f"{stats.iqm(ratios):.2f} [{low:.2f}, {high:.2f}]"
+    assert row(page, "PsiPhi-learning, watching nothing", table)[0] == row(page, "DQN", table)[0] == "–"  # nothing to divide by
+
+
 def test_there_are_no_steps_to_the_best_where_nothing_was_returned():
     accuracy = {"env": "roundabout", "method": "bc", "seed": 0, "task": "all", "metric": "accuracy", "value": 0.9}
     assert report.steps_to_best([{**accuracy, "extra": {"curve": {"updates": [1], "accuracy": [0.9]}}}]) == []

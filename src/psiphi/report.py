@@ -100,7 +100,7 @@ def load(directory: Path, experiment: Experiment | None = None) -> Results:
     experiment = known[names.pop()]
     return Results(
         experiment,
-        found + steps_to_best(found),
+        found + (derived := steps_to_best(found)) + over_control(derived, experiment.control),
         _named(experiment.variants, (cell["env"] for cell in found), lambda name, label: Variant(name, label, name)),
         _named(experiment.methods, (cell["method"] for cell in found), Method),
     )
@@ -130,6 +130,13 @@ def steps_to_best(found: Sequence[Cell]) -> list[Cell]:
 
     drawn = [cell for cell in found if cell["env"] in best and "normalised_return" in cell.get("extra", {}).get("curve", {})]
     return [{**cell, "metric": paper.STEPS_TO_BEST, "value": steps(cell), "extra": {}} for cell in drawn]
+
+
+def over_control(steps: Sequence[Cell], control: str | None) -> list[Cell]:
+    """For every number of steps, its ratio to the control's with the same seed: below 1 is sooner."""
+    base = {(cell["env"], cell["seed"]): cell["value"] for cell in steps if cell["method"] == control}
+    known = [cell for cell in steps if cell["method"] != control and (cell["env"], cell["seed"]) in base]
+    return [{**cell, "metric": paper.OVER_CONTROL, "value": cell["value"] / base[cell["env"], cell["seed"]]} for cell in known]
 
 
 def values(results: Results, variant: Variant, method: Method, wanted: Sequence[Figure]) -> np.ndarray:
@@ -208,7 +215,7 @@ def _words(e: Estimate | None, figure: Figure) -> str:
         return "–"
     if not e.seeds:
         return "not finite"
-    digits = 3 if figure.metric.endswith("accuracy") else 0 if figure.metric.startswith("steps") else 2
+    digits = 3 if figure.metric.endswith("accuracy") else 0 if figure.metric.startswith("steps_to") else 2
     interval = f" [{e.low:,.{digits}f}, {e.high:,.{digits}f}]" if e.seeds > 1 else ""
     return f"{e.value:,.{digits}f}{interval}{f' ({e.undefined} not finite)' if e.undefined else ''}"
 

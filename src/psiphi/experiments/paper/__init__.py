@@ -39,7 +39,7 @@ from psiphi.experiments.paper.experiment import (
     figures_of,
     has,
 )
-from psiphi.experiments.paper.shared import PSIPHI, STEPS_TO_BEST, TABLE_2
+from psiphi.experiments.paper.shared import OVER_CONTROL, PSIPHI, STEPS_TO_BEST, TABLE_2
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
@@ -68,6 +68,7 @@ WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT 
 """What needs more than psiphi's own dependencies; `psiphi reproduce all` leaves it out."""
 
 __all__ = [
-    "ALL", "EGO", "EXPERIMENTS", "FEW", "MANY", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS", "WITH_EXTRAS", "WORST",
+    "ALL", "EGO", "EXPERIMENTS", "FEW", "MANY", "OVER_CONTROL", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS",
+    "WITH_EXTRAS", "WORST",
     "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "figures_of", "has",
 ]  # fmt: skip

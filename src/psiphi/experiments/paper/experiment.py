@@ -138,6 +138,8 @@ class Experiment:
     """What its curves are drawn over, and of what, where it has any."""
     reference: str | None = None
     """The method by whose return the others' are divided."""
+    control: str | None = None
+    """The method whose steps to the best final return the others' are divided by."""
     source: str = ""
     """The file that defines it, where it is the user's own."""
 

@@ -1,7 +1,7 @@
 """When do demonstrations pay? Steps with them over steps without, by reward, by distance of goals and by number of episodes."""
 
-from psiphi.experiments.paper.experiment import Experiment, Method, Variant
-from psiphi.experiments.paper.shared import UNRECORDED, WHILE_IT_LEARNS
+from psiphi.experiments.paper.experiment import EGO, Experiment, Figure, Method, Panel, Table, Variant
+from psiphi.experiments.paper.shared import OVER_CONTROL, STEPS_TO_BEST, UNRECORDED
 
 EPISODES = (1, 10, 100, 1_000)
 """Demonstrated episodes of each demonstrator, on CoinGrid."""
@@ -23,9 +23,10 @@ EXPERIMENT = Experiment(
     name="figure-pays",
     title="When do demonstrations pay?",
     story=(
-        "The same PsiPhi-learning with and without demonstrations. What they are worth is the ratio of the steps to 90 %. Three things "
-        "vary: how the reward is paid (at a coin; for every metre; at the exit only), how far the demonstrators' goals are from the "
-        "ego's, and how many demonstrated episodes there are. Where the world has no normalised return, returns are the world's."
+        "The same PsiPhi-learning with and without demonstrations. What they are worth is the ratio of the steps to 90 % of the best final "
+        "return of any method: below 1, demonstrations pay. Three things vary: how the reward is paid (at a coin; for every metre; at the "
+        "exit only), how far the demonstrators' goals are from the ego's, and how many demonstrated episodes there are. Where the world "
+        "has no normalised return, returns are the world's."
     ),
     variants=(*_COINGRID, *_TRAFFIC),
     methods=(
@@ -38,5 +39,17 @@ EXPERIMENT = Experiment(
         Method("dqn", "DQN", how="curve", algorithm="dqn"),
     ),
     measures=(),
-    tables=(WHILE_IT_LEARNS,),
+    tables=(
+        Table(
+            "What demonstrations are worth",
+            (
+                ("steps over those without demonstrations", Figure(OVER_CONTROL, EGO)),
+                ("steps to 90 % of the best final return", Figure(STEPS_TO_BEST, EGO)),
+                ("auc", Figure("auc", EGO)),
+                ("final return", Figure("final_return", EGO)),
+            ),
+        ),
+    ),
+    panels=(Panel("steps over those\nwithout demonstrations", (Figure(OVER_CONTROL, EGO),)),),
+    control="psiphi-alone",
 )

@@ -126,6 +126,9 @@ INFERRED_PANELS = (
 STEPS_TO_BEST = "steps_to_90_of_best"
 """A metric that no cell has: the report reads it off the curves when it knows who was best."""
 
+OVER_CONTROL = "steps_over_control"
+"""Another one: those steps over the control's, with the same seed."""
+
 WHILE_IT_LEARNS = Table(
     "While it learns",
     (("auc", Figure("auc", EGO)), ("final return", Figure("final_return", EGO)), ("steps to 90 %", Figure("steps_to_90", EGO))),
