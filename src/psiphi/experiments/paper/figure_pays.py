@@ -31,8 +31,8 @@ EXPERIMENT = Experiment(
     variants=(*_COINGRID, *_TRAFFIC),
     methods=(
         *(
-            Method(f"psiphi-{n}", f"PsiPhi-learning, {n:,} episodes", {"episodes": n}, how="curve", algorithm="psiphi", only_in=_ON_GRID)
-            for n in EPISODES
+            Method(f"psiphi-{n}", f"PsiPhi-learning, {words}", {"episodes": n}, how="curve", algorithm="psiphi", only_in=_ON_GRID)
+            for n, words in ((n, f"{n:,} episode{'s' if n > 1 else ''}") for n in EPISODES)
         ),
         Method("psiphi", "PsiPhi-learning, online", how="curve", algorithm="psiphi", only_in=_ON_ROADS),
         Method("psiphi-alone", "PsiPhi-learning, watching nothing", {"demos": "none"}, how="curve", algorithm="psiphi"),
