@@ -133,9 +133,9 @@ def steps_to_best(found: Sequence[Cell]) -> list[Cell]:
 
 
 def over_control(steps: Sequence[Cell], control: str | None) -> list[Cell]:
-    """For every number of steps, its ratio to the control's with the same seed: below 1 is sooner."""
+    """For every number of steps, its ratio to the control's with the same seed: below 1 is sooner, and the control's own is 1."""
     base = {(cell["env"], cell["seed"]): cell["value"] for cell in steps if cell["method"] == control}
-    known = [cell for cell in steps if cell["method"] != control and (cell["env"], cell["seed"]) in base]
+    known = [cell for cell in steps if (cell["env"], cell["seed"]) in base]
     return [{**cell, "metric": paper.OVER_CONTROL, "value": cell["value"] / base[cell["env"], cell["seed"]]} for cell in known]
 
 

@@ -30,12 +30,12 @@ EXPERIMENT = Experiment(
     ),
     variants=(*_COINGRID, *_TRAFFIC),
     methods=(
+        Method("psiphi-alone", "PsiPhi-learning, watching nothing", {"demos": "none"}, how="curve", algorithm="psiphi"),
         *(
             Method(f"psiphi-{n}", f"PsiPhi-learning, {words}", {"episodes": n}, how="curve", algorithm="psiphi", only_in=_ON_GRID)
             for n, words in ((n, f"{n:,} episode{'s' if n > 1 else ''}") for n in EPISODES)
         ),
         Method("psiphi", "PsiPhi-learning, online", how="curve", algorithm="psiphi", only_in=_ON_ROADS),
-        Method("psiphi-alone", "PsiPhi-learning, watching nothing", {"demos": "none"}, how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),
     ),
     measures=(),
@@ -50,6 +50,6 @@ EXPERIMENT = Experiment(
             ),
         ),
     ),
-    panels=(Panel("steps over those\nwithout demonstrations", (Figure(OVER_CONTROL, EGO),)),),
+    panels=(Panel("steps over\nthe control's", (Figure(OVER_CONTROL, EGO),)),),
     control="psiphi-alone",
 )
