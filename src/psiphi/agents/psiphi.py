@@ -328,11 +328,8 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         share = jnp.where(state.task.reward_square > 0, config.epsilon, 1.0)
         random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
         chosen = jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, acting(state, obs, policy_key))
-        return (
-            jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen)
-            if (config.follow or config.follow_on) and num_demonstrators
-            else chosen
-        )
+        follows = (config.follow or config.follow_on) and num_demonstrators
+        return jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen) if follows else chosen
 
     def led(state: State, count: int) -> Array:
         """In which environments a demonstrator is followed: none before something was learned from them."""
@@ -342,7 +339,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         return chosen & (state.count > 0)
 
     def drawn(state: State, count: int) -> Float[Array, "2 n"]:
-        """Two numbers from 0 to 1 for each environment, new ones after every stretch; environments do not change at once."""
+        """Two numbers from 0 to 1 for each environment, new ones after every stretch, the same with every seed. Environments take turns."""
         begun = (state.count + jnp.arange(count) * config.stretch // count) // config.stretch
         keys = jax.vmap(lambda i, n: jax.random.fold_in(jax.random.fold_in(jax.random.key(0), i), n))(jnp.arange(count), begun)
         return jax.vmap(lambda key: jax.random.uniform(key, (2,)), out_axes=1)(keys)

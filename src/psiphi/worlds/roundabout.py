@@ -83,10 +83,10 @@ def expert_returns(config: RoundaboutConfig, key: Array, episodes: int) -> dict[
 def _psiphi() -> dict[str, Any]:
     """Three-step returns, and recorded demonstrators who are studied before the first step and followed at first.
 
-    What no demonstrator shows, to leave at the third exit, must be found. So the ego goes on following one of them for half a dozen seconds
-    now and then, its newest network acts, and by one member of its ensemble: by the moving average and the most pessimistic member it tries
-    so little that it drives round and round. The torso sees all arms of the roundabout alike, so that it knows what leaving is. Preferences
-    that follow rewards slowly, and a clip that does not bite at every update, let its values settle.
+    No demonstrator shows how to leave at the third exit, so it must be found. The ego goes on following one of them for three seconds now
+    and then. Its newest network acts, by one member of its ensemble: by the moving average and the most pessimistic member it tries so
+    little that it drives round and round. The torso sees all arms alike, so that leaving may carry over from one to another; it does in
+    some runs only. Preferences that follow rewards slowly, and a clip that does not bite at every update, let its values settle.
     """
     fields = traffic.presets(reward_offset=0.0, psiphi_updates=2)["psiphi"]()
     agent = replace(
