@@ -41,6 +41,18 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 # --- At once -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("command", "env", "line"),
+    [
+        ("evaluate", "coingrid", "psiphi evaluate runs/a"),
+        ("watch", "mine:make", "psiphi watch runs/a --env mine:make"),
+        ("adapt", "mine:make", "psiphi adapt runs/a --env mine:make --task ..."),
+    ],
+)
+def test_what_to_ask_a_model_names_a_world_that_no_file_may_run(command, env, line):
+    assert cli_train.asked(command, Path("runs/a"), env) == line
+
+
 def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 

@@ -65,8 +65,14 @@ def train(arguments: Sequence[str]) -> None:
         with tracking.following(keeping.track, keeping.out, described(training.completed(run))):
             result = training.train(run, out=keeping.out, progress=not keeping.quiet, checkpoint_every_s=keeping.checkpoint_every_s)
     trained.save(directory, result)
-    asks = f"psiphi evaluate {keeping.out}" + (f", psiphi adapt {keeping.out} --task ..." if result.algorithm.successor_features else "")
-    print(printable.sentence(f"The model is in {directory}; ask it: {asks}, psiphi watch {keeping.out}"))
+    commands = ("evaluate", "adapt", "watch") if result.algorithm.successor_features else ("evaluate", "watch")
+    print(printable.sentence(f"The model is in {directory}; ask it: {', '.join(asked(name, keeping.out, run.env) for name in commands)}"))
+
+
+def asked(command: str, out: Path, env: str) -> str:
+    """The command line that asks a trained model. A world that is the user's own code must be named again: no file may run it."""
+    named = f" --env {env}" if ":" in env else ""
+    return f"psiphi {command} {out}{named}" + (" --task ..." if command == "adapt" else "")
 
 
 def train_seeds(run: Any, keeping: Keeping) -> None:
