@@ -162,6 +162,7 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
     [
         ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("tanh", (4, 3, 2)), ("egocentric", (7, 7, 5)),
         ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)), ("crowd-norm", (6, 4)), ("ring-norm", (6, 4)),
+        ("ring-blind", (6, 4)),
         ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
 )  # fmt: skip
@@ -227,8 +228,10 @@ def test_a_ring_looks_the_same_from_each_arm_but_for_which_arm_it_is():
         torso,
         (unseen(torso.crowd.each.weights[0], rows), unseen(torso.crowd.mlp.weights[0], rows)),
     )
+    never = drawn(shapes_of(nets.torso, "ring-blind", EnvSpec((5, 4), jnp.float32, 3), (8, 6)))
     for one in turned[1:]:
         np.testing.assert_allclose(blind(one), blind(obs), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(never(one), never(obs), rtol=1e-4, atol=1e-5)
         assert not np.allclose(torso(one), torso(obs), atol=1e-2)
     with pytest.raises(UserError, match="ring torso"):
         nets.torso("ring-norm", EnvSpec((5, 3), jnp.float32, 3), (8, 6), key=KEY)

@@ -323,6 +323,43 @@ def test_in_stretches_it_follows_one_demonstrator_after_the_other_to_the_end():
     assert np.mean(at[10_010][0] == acts) < 0.9
 
 
+def test_who_guides_it_is_a_clone_that_no_loss_of_the_egos_reaches():
+    agent = psiphi.make(replace(LEARNER, guide="mlp", follow=1.0, followed=1.0, epsilon=0.0), ENV.spec, AGENTS, PACE)
+    shown = aimless_demos()
+    alike = jax.tree.map(lambda x: jnp.broadcast_to(jnp.arange(AGENTS, dtype=x.dtype)[:, None], x.shape), shown.steps.action)
+    state = with_experience(agent, shown._replace(steps=shown.steps._replace(action=alike)))  # demonstrator k always takes action k
+    learn = quick_jit(lambda state: jax.lax.scan(agent.update, state, jax.random.split(KEY, 60))[0])
+    memory = state.experience
+    paid = jax.tree.map(lambda x: -5 * x + 1 if x.dtype == jnp.float32 and x.ndim == 2 else x, memory)
+    one, other = learn(state), learn(state._replace(experience=paid))
+    assert largest(jax.tree.map(lambda x, y: x - y, one.net.torso, other.net.torso)) > 0  # the ego learned something else
+    for x, y in zip(jax.tree.leaves(one.guide), jax.tree.leaves(other.guide), strict=True):
+        np.testing.assert_array_equal(x, y)
+    seen = see(np.arange(200) % PLACES)
+    acts = np.asarray(quick_jit(agent.act)(rewarded(one._replace(count=jnp.int32(1)), 1.0), seen, KEY))
+    assert (acts[:190] == np.arange(190) % AGENTS).all()  # every second environment follows the other one
+
+
+def test_policies_that_are_known_are_those_that_are_evaluated():
+    net, target = (tabular_net(ENV.spec, heads=AGENTS, ensemble=1, num_cumulants=CUMULANTS, seed=seed) for seed in (4, 5))
+    cross = jax.tree.map(lambda x: jnp.asarray(x[:, 0]), sequences(MIXED))
+    demo = jax.tree.map(lambda x: x[:, :ROWS], aimless_demos().steps)
+    w, weight = itd.preferences(ITD, net.w), jnp.ones(ROWS)
+    seen = itd.predict(net, target, demo, cross)
+    soft = jax.nn.softmax(ITD.beta * jnp.einsum("xkad,kd->xka", seen.cross_next_psi[:, :, 0], w))
+    by_psi, by_soft, by_chance = (
+        float(itd.cross_evaluation(ITD, seen._replace(cross_policies=known), w, cross, weight))
+        for known in (None, soft, jnp.full_like(soft, 1 / ACTIONS))
+    )
+    assert by_soft == pytest.approx(by_psi, rel=1e-5) and by_chance != pytest.approx(by_psi, rel=1e-2)
+
+
+@pytest.mark.parametrize("inner", [itd.paper(), replace(ITD, cumulants="given")])
+def test_a_guide_is_refused_where_nothing_would_be_evaluated_by_it(inner):
+    with pytest.raises(UserError, match="guide is 'mlp'"):
+        psiphi.make(replace(CONFIG, guide="mlp", itd=inner), ENV.spec, AGENTS, PACE)
+
+
 def test_after_the_first_reward_it_explores_at_the_rate_asked_for(actor):
     state, both = actor
     actions, greedy = both(rewarded(state, 1e-6))

@@ -20,7 +20,9 @@ from psiphi.cumulants import Cumulants
 from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
-TorsoName = Literal["auto", "mlp", "tanh", "crowd", "crowd-norm", "ring-norm", "egocentric", "patches", "impala-shallow", "impala-deep"]
+TorsoName = Literal[
+    "auto", "mlp", "tanh", "crowd", "crowd-norm", "ring-norm", "ring-blind", "egocentric", "patches", "impala-shallow", "impala-deep"
+]
 
 
 class MLP(eqx.Module):
@@ -125,12 +127,14 @@ class Ring(eqx.Module):
 
     For observations ``[1 + others, 4]`` of x, y and speeds, one's own row first and on the map, the others' relative to it. What is learned
     at one arm then holds at each. One's own row also says which arm it is; at first that means nothing, so that what was shown at some arms
-    only is taken for what is done at all of them.
+    only is taken for what is done at all of them. A `blind` ring never learns it.
     """
 
     crowd: Crowd
+    blind: bool = eqx.field(static=True)
 
-    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array, blind: bool = False):
+        self.blind = blind
         if len(obs_shape) != 2 or obs_shape[1] != 4:
             raise UserError(f"the ring torso reads rows of shape (1 + others, 4), but observations have shape {obs_shape}.")
         crowd = Crowd((obs_shape[0], 8), hidden, key=key, normalise=True)
@@ -144,7 +148,7 @@ class Ring(eqx.Module):
         cos, sin = jnp.array([1.0, 0.0, -1.0, 0.0])[arm], jnp.array([0.0, 1.0, 0.0, -1.0])[arm]
         turn = jnp.stack([jnp.stack([cos, sin], -1), jnp.stack([-sin, cos], -1)], axis=-2)
         turned = jnp.einsum("bij,brpj->brpi", turn, obs.reshape(*obs.shape[:2], 2, 2)).reshape(obs.shape)
-        which = jnp.zeros_like(obs).at[:, 0].set(jax.nn.one_hot(arm, 4))
+        which = jnp.zeros_like(obs) if self.blind else jnp.zeros_like(obs).at[:, 0].set(jax.nn.one_hot(arm, 4))
         return self.crowd(jnp.concatenate([turned, which], axis=-1))
 
 
@@ -347,6 +351,7 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
         "crowd": Crowd,
         "crowd-norm": functools.partial(Crowd, normalise=True),
         "ring-norm": Ring,
+        "ring-blind": functools.partial(Ring, blind=True),
         "egocentric": Egocentric,
         "patches": Patches,
         "impala-shallow": ImpalaShallow,

@@ -163,6 +163,8 @@ class Predictions(NamedTuple):
     cross_psi: Float[Array, "X K E A d"]
     cross_phi: Float[Array, "X A_or_1 d"]
     cross_next_psi: Float[Array, "X K E A d"]
+    cross_policies: Float[Array, "X K A"] | None = None
+    """What each demonstrator would do where a transition leads to, where that is known better than by its psi."""
 
 
 def preferences(config: ITDConfig, w: Float[Array, "heads d"]) -> Float[Array, "heads d"]:
@@ -239,17 +241,18 @@ def consistency(config: ITDConfig, p: Predictions, demo: Demonstration) -> Array
 
 
 def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transition, weight: Array) -> Array:
-    """Every demonstrator's psi on a transition of any agent; each ensemble member is evaluated under the policy of its neighbour."""
+    """Every demonstrator's psi on a transition of any agent; each ensemble member is evaluated under the policy of its neighbour, or under
+    `cross_policies`."""
 
-    def one(psi: Array, phi: Array, next_psi: Array, w_k: Array, c: Transition) -> Array:
-        policy = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ jax.lax.stop_gradient(w_k))
+    def one(psi: Array, phi: Array, next_psi: Array, w_k: Array, c: Transition, known: Array | None) -> Array:
+        soft = jax.nn.softmax(inverse_temperature(config) * jnp.roll(next_psi, 1, axis=0) @ jax.lax.stop_gradient(w_k))
+        policy = soft if known is None else jnp.broadcast_to(known, soft.shape)
         error = jax.vmap(losses.cross_policy, (0, None, 0, 0, None))
         return jnp.mean(jax.vmap(losses.squared)(error(psi[:, c.action], phi, next_psi, policy, config.gamma * c.discount)))
 
-    per_head = jax.vmap(one, (0, None, 0, 0, None))
-    return jnp.mean(
-        weight[:, None] * jax.vmap(per_head, (0, 0, 0, None, 0))(p.cross_psi, taken(p.cross_phi, cross.action), p.cross_next_psi, w, cross)
-    )
+    per_step = jax.vmap(jax.vmap(one, (0, None, 0, 0, None, 0)), (0, 0, 0, None, 0, 0))
+    phi = taken(p.cross_phi, cross.action)
+    return jnp.mean(weight[:, None] * per_step(p.cross_psi, phi, p.cross_next_psi, w, cross, p.cross_policies))
 
 
 def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:

@@ -6,7 +6,7 @@ which are re-inferred by least squares before every update. The ego is the last 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,11 +15,11 @@ from jax import Array
 from jaxtyping import Float
 
 from psiphi import configs, gpi, losses, optim, replay, spaces, tasks
-from psiphi.agents import itd
+from psiphi.agents import bc, itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.configs import BatchSize, Few, Number, Share, Weight
 from psiphi.errors import UserError
-from psiphi.nets import PsiPhiNet, of_heads, taken
+from psiphi.nets import PsiPhiNet, TorsoName, of_heads, taken
 from psiphi.spaces import Range
 from psiphi.types import Agent, Demonstration, Demos, EnvSpec, Metrics, Pace, Transition
 
@@ -73,6 +73,9 @@ class PsiPhiConfig:
     """Extension: in GPI an action costs this much reward for every nat by which it would surprise the demonstrator who is followed, and the
     ego's own head pays as for the demonstrator who is worth most to it; 0: nothing (paper). So values that were never seen to be right do
     not lead away from what the demonstrators do."""
+    guide: TorsoName | Literal[""] = ""
+    """Extension: whom the ego follows, and whose policies are evaluated on its steps, are clones of the demonstrators, each with a torso of
+    this name, which none of the ego's losses reach; empty: softmax(psi_k.w_k), which shares its torso with the ego (paper)."""
     shield: Share = 0.0
     """Extension: how much of the demonstrators' gradient is kept from the torso that their heads share with the ego's; 0: nothing (paper),
     1: all of it, so that imitation cannot cost the ego anything."""
@@ -120,6 +123,8 @@ class State(NamedTuple):
     ramp: Array
     """Updates until the priors count in full."""
     task: tasks.Statistics
+    guide: Any = None
+    """The clones and their optimiser, where they guide the ego."""
 
 
 class Ego(NamedTuple):
@@ -292,11 +297,21 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     itd.check(inner)
     if inner.alternate and config.shield:
         raise UserError(f"alternate=True is algorithm 2 as printed, but shield is {config.shield}, expected 0.")
+    if config.guide and (inner.alternate or (itd.has_given(inner) and not inner.through_psi)):
+        raise UserError(
+            f"guide is {config.guide!r}, but clones are evaluated by their successor features in one joint step; expected alternate=False "
+            "and, with given cumulants, through_psi=True."
+        )
     if inner.code:
         raise UserError(f"itd.code is {inner.code}, expected 0: codes are for logs alone, PsiPhi-learning has a head per agent.")
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner, pace)
+    cloning = bc.BCConfig(
+        config.guide or inner.torso, inner.torso_hidden, inner.psi_hidden, inner.learning_rate, inner.cosine, clip=inner.clip
+    )
+    clone_optimiser = optim.adam(cloning.learning_rate, clip=cloning.clip, cosine_steps=pace.updates if cloning.cosine else 0)
+    guided = bool(config.guide) and num_demonstrators > 0
     experience = replay.make_experience(
         num_envs=pace.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2), spec=spec
     )
@@ -308,6 +323,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             net = eqx.tree_at(lambda n: n.psi_heads, net, jax.tree.map(lambda x: x.at[-1].set(x[0]), net.psi_heads))
         net = eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(0.0))
         start = optim.start(optimiser, net)
+        clones = bc.initial_net(cloning, spec, num_demonstrators, jax.random.fold_in(key, 1)) if guided else None
         return State(
             net=net,
             target=net,
@@ -318,6 +334,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             count=jnp.zeros((), jnp.int32),
             ramp=itd.ramp_length(inner, pace),
             task=tasks.no_experience(net.w.shape[1]),
+            guide=(clones, optim.start(clone_optimiser, clones)) if guided else None,
         )
 
     def observe(state: State, rollout: Transition) -> State:
@@ -347,7 +364,10 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     def imitated(state: State, obs: Array) -> Array:
         """What the demonstrators would do, each in every K-th environment, or in those that drew it."""
         net = itd.deployed(inner, state)
-        values = net.task_values(obs, itd.preferences(inner, net.w[:num_demonstrators]))
+        if guided:
+            values = clones_of(state, obs)[:, :, None]
+        else:
+            values = net.task_values(obs, itd.preferences(inner, net.w[:num_demonstrators]))
         whose = jnp.arange(obs.shape[0]) % num_demonstrators
         if config.stretch:
             whose = (drawn(state, obs.shape[0])[1] * num_demonstrators).astype(jnp.int32)
@@ -377,7 +397,22 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         others = demonstrations(state, ego, demo_key) if num_demonstrators else None
         after, metrics = (alternating_step if inner.alternate else joint_step)(state, others, ego)
         count = state.count + 1
+        after = after._replace(guide=copied(state, others.demo)) if guided and others is not None else after
         return after._replace(target=itd.next_target(inner, state.target, after.net, count), count=count), metrics
+
+    def copied(state: State, demo: Demonstration) -> Any:
+        """The clones, after a step on what the demonstrators did."""
+        clones, clone_state = state.guide
+        gradients, _ = jax.grad(bc.loss, has_aux=True)(clones, demo, state.seen > 0, cloning)
+        return optim.step(clone_optimiser, gradients, clone_state, clones)
+
+    def clones_of(state: State, obs: Array) -> Float[Array, "B K A"]:
+        """Logits of all clones."""
+        return jnp.swapaxes(jax.vmap(lambda one: one(obs))(state.guide[0]), 0, 1)
+
+    def policies(state: State, cross: Transition) -> Array | None:
+        """What the demonstrators would do where steps led to, if clones know."""
+        return jax.nn.softmax(clones_of(state, cross.next_obs)) if guided else None
 
     def demonstrations(state: State, ego: Ego, key: Array) -> Others:
         sample_key, mirror_key = jax.random.split(key)
@@ -400,9 +435,12 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
                 return mine, (told, task, my_terms)
             ramp = optim.progress(state.count, state.ramp)
             mild = itd.demonstrators(shielded(net, config.shield), num_demonstrators)
-            if predictions is None:
-                theirs, their_terms = itd.joint_loss(mild, itd.demonstrators(state.target, num_demonstrators), *others, ramp, inner)
+            theirs_before = itd.demonstrators(state.target, num_demonstrators)
+            if predictions is None and not guided:
+                theirs, their_terms = itd.joint_loss(mild, theirs_before, *others, ramp, inner)
             else:
+                predictions = predictions or itd.predict(mild, theirs_before, others.demo, others.cross)
+                predictions = predictions._replace(cross_policies=policies(state, others.cross))
                 theirs, their_terms = itd.weighed(predictions, mild, *others, ramp, inner)
             return theirs + mine, (told, task, their_terms | my_terms)
 

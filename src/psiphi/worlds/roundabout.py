@@ -83,15 +83,15 @@ def expert_returns(config: RoundaboutConfig, key: Array, episodes: int) -> dict[
 def _psiphi() -> dict[str, Any]:
     """Three-step returns, and recorded demonstrators who are studied before the first step and followed at first.
 
-    No demonstrator shows how to leave at the third exit, so it must be found. The ego goes on following one of them for three seconds now
-    and then. Its newest network acts, by one member of its ensemble: by the moving average and the most pessimistic member it tries so
-    little that it drives round and round. The torso sees all arms alike, so that leaving may carry over from one to another; it does in
-    some runs only. Preferences that follow rewards slowly, and a clip that does not bite at every update, let its values settle.
+    No demonstrator shows how to leave at the third exit, so it must be found. The ego goes on following one of them for a second and a half
+    now and then. Its newest network acts, by one member of its ensemble: by the moving average and the most pessimistic member it tries so
+    little that it drives round and round. Whom it follows are clones that cannot tell the arms apart, so that leaving carries over from one
+    to another. Preferences that follow rewards slowly, and a clip that does not bite at every update, let its values settle.
     """
     fields = traffic.presets(reward_offset=0.0, psiphi_updates=2)["psiphi"]()
     agent = replace(
-        fields["agent"], itd=replace(fields["agent"].itd, torso="ring-norm", clip=100.0), n_step=3, follow=1.0, followed=0.1, follow_on=0.1,
-        stretch=30, act_by_newest=True, act_by_member=True, task_memory=0.999, task_ridge=0.1,
+        fields["agent"], itd=replace(fields["agent"].itd, torso="ring-norm", clip=100.0), n_step=3, follow=1.0, followed=0.4, follow_on=0.2,
+        stretch=16, guide="ring-blind", act_by_newest=True, act_by_member=True, task_memory=0.999, task_ridge=0.1,
     )  # fmt: skip
     return fields | {"agent": agent, "demos": "recorded", "episodes": 100, "study": 500, "prefill_steps": 256, "steps": 64_000}
 
