@@ -4,15 +4,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from psiphi import gpi, optim, replay
 from psiphi import model as models
-from psiphi import optim, replay
 from psiphi.agents import itd
 from psiphi.agents.itd import ITDConfig
+from psiphi.cumulants import Given
+from psiphi.errors import UserError
 from psiphi.model import Model
 from psiphi.nets import PsiPhiNet
 from psiphi.types import NO_ACTION, Demonstration, Demos, EnvSpec, Pace, Transition
@@ -509,6 +512,80 @@ def test_one_demonstrator_and_one_cumulant_will_do():
     state, metrics = learn(state, hundred_updates(agent), LONG.updates // 100)
     assert metrics["accuracy"] > 0.7
     assert_paid_on_arrival(inferred_rewards(config, state)[0], ARRIVALS[0])
+
+
+# --- Imagined preferences ------------------------------------------------------------------------------------------------
+
+ENDS = (2, 4, 6)
+"""The ends of the three arms: nobody goes to the third."""
+IMAGINES = replace(LEARN, cumulants="given", through_psi=True, sparsity=0.0, nonnegative=0.0, axis_preferences=False, imagined=len(ENDS))
+WHERE = Given(jnp.ones(PLACES), lambda obs, action, next_obs, terminated: next_obs, True)
+"""Cumulants of the crossing: where a step leads."""
+
+
+def imagining(config: ITDConfig, agents: int) -> tuple[Any, itd.State]:
+    """The agent, and a first state with heads for those who want to be at the ends of the arms."""
+
+    def initial(key: jax.Array, heads: int) -> PsiPhiNet:
+        net = itd.initial_net(config, SPEC, heads, key, WHERE)
+        return eqx.tree_at(lambda n: n.w, net, net.w.at[agents:].set(see(np.array(ENDS))))
+
+    agent = itd.make(config, SPEC, agents, LONG, initial)
+    state = quick_jit(agent.init)(KEY, crossing_demos() if agents else None)
+    return agent, jax.jit(agent.observe)(state, crossing_experience())
+
+
+def best_actions(place: int) -> np.ndarray:
+    """``[place, action]``: what leads soonest to `place`, by value iteration."""
+    arrives, q = NEXT_PLACE == place, np.zeros(NEXT_PLACE.shape)
+    for _ in range(100):
+        q = arrives + GAMMA * q.max(axis=1)[NEXT_PLACE]
+    return q > q.max(axis=1, keepdims=True) - 1e-6
+
+
+@pytest.mark.parametrize("agents", [0, AGENTS], ids=["alone", "beside demonstrators"])
+def test_an_imagined_head_finds_the_best_policy_for_its_preferences(agents):
+    config = IMAGINES if agents else replace(IMAGINES, bc_weight=0.0, itd_weight=0.0)
+    assert itd.watches(config) == bool(agents)
+    agent, state = imagining(config, agents)
+    state, metrics = learn(state, hundred_updates(agent), LONG.updates // 100)
+    net = itd.deployed(config, state)
+    np.testing.assert_array_equal(net.w[agents:], see(np.array(ENDS)))  # what is imagined is not learned
+    values = quick_jit(lambda obs: net.task_values(obs, net.w).mean(axis=2))(see(np.arange(PLACES)))
+    for head, place in enumerate(ENDS):
+        chosen = np.asarray(values[:, agents + head]).argmax(axis=1)
+        assert best_actions(place)[np.arange(PLACES), chosen].all()
+    assert ("accuracy" in metrics) == bool(agents) and "imagined" in metrics
+
+
+def test_what_is_imagined_trains_no_demonstrators_head():
+    _, state = imagining(IMAGINES, AGENTS)
+    cross = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), crossing_experience())
+    gradient = quick_jit(jax.grad(lambda net: itd.imagination(IMAGINES, net, state.target, cross)))(state.net)
+    assert largest([x[:AGENTS] for x in jax.tree.leaves(gradient.psi_heads)]) == largest(gradient.w) == 0
+    assert all(largest(x[AGENTS:]) > 0 for x in jax.tree.leaves(gradient.psi_heads))
+
+
+def test_what_is_imagined_is_pursued_in_turn():
+    agent, state = imagining(replace(IMAGINES, pursue=1.0), AGENTS)
+    obs = see(np.zeros(len(ENDS), int))
+    act = quick_jit(agent.act)
+    for count in (1, itd.STRETCH):
+        now = state._replace(count=jnp.int32(count))
+        psi = state.target.psi(state.target.features(jnp.asarray(obs)))
+        turns = [(i + count // itd.STRETCH) % len(ENDS) for i in range(len(ENDS))]
+        expected = [int(gpi.action(psi[i], state.target.w[AGENTS + turn])) for i, turn in enumerate(turns)]
+        assert act(now, obs, KEY).tolist() == expected
+    many = np.asarray(act(state, np.zeros((600, PLACES), np.float32), KEY))  # before the first update
+    np.testing.assert_allclose(np.bincount(many) / 600, 1 / ACTIONS, atol=0.06)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"code": 2}, {"cross_policy": 0.0}, {"through_psi": False}, {"imagined": 0, "pursue": 0.5}], ids=lambda c: "+".join(c)
+)
+def test_what_cannot_be_imagined_is_refused(changes):
+    with pytest.raises(UserError, match="imagined is"):
+        itd.make(replace(IMAGINES, **changes), SPEC, AGENTS, PACE)
 
 
 # --- Switches ------------------------------------------------------------------------------------------------------------

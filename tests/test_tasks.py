@@ -129,6 +129,19 @@ def test_the_ridge_posterior_is_textbook_bayesian_regression_in_all_directions()
     np.testing.assert_array_equal(nothing.mean, 0)
 
 
+def test_the_informed_posterior_starts_from_its_examples_and_ends_with_the_rewards():
+    rng = np.random.default_rng(4)
+    examples, phi = rng.normal(size=(5, 3)), rng.normal(size=(200, 3))
+    nothing = tasks.informed_posterior(tasks.no_experience(3), jnp.array(examples), 0.5)
+    np.testing.assert_allclose(nothing.mean, examples.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(nothing.covariance, np.cov(examples.T, bias=True) + 0.25 * np.eye(3), atol=1e-4)
+    w = np.array([3.0, -2.0, 1.0])
+    np.testing.assert_allclose(tasks.informed_posterior(experience(phi, phi @ w), jnp.array(examples)).mean, w, atol=0.01)
+    alike = tasks.informed_posterior(experience(phi[:7], phi[:7, 0]), jnp.zeros((2, 3)), 2.0, 0.5)
+    same = tasks.ridge_posterior(experience(phi[:7], phi[:7, 0]), 2.0, 0.5)
+    np.testing.assert_allclose(alike.mean, same.mean, atol=1e-5)
+
+
 def test_scales_are_weighted_by_the_probability_they_give_to_the_rewards():
     rng = np.random.default_rng(1)
     phi = rng.normal(size=(6, 2))

@@ -178,6 +178,22 @@ def test_what_can_matter_to_a_driver_explains_every_goal():
         assert 1 - rest.var() / paid.var() > 0.95
 
 
+def test_imagined_goals_are_a_lane_and_a_speed_that_their_preferences_pay_most():
+    """Twice every lane, once with a slow and once with a fast speed; no goal that is judged is asked for."""
+    config, (low, high) = highway.MULTI_TASK.config, new_goals.SPEEDS
+    lane, speed = (x.ravel() for x in np.meshgrid(np.arange(4), np.linspace(15, 37, 221), indexing="ij"))
+    obs = np.zeros((lane.size, 6, 4), np.float32)
+    obs[:, 0, 1], obs[:, 0, 2], obs[:, 1:, 0] = (4 * lane - 6) / 2, (speed - 25) / 10, 6.0
+    phi = new_goals.features(config.lanes)(jnp.asarray(obs), jnp.zeros(lane.size), jnp.asarray(obs), jnp.zeros(lane.size, bool))
+    paid = np.asarray(phi @ new_goals.imagined(config, 8, jax.random.key(0)).T)
+    best = paid.argmax(axis=0)
+    np.testing.assert_allclose(paid.max(axis=0), 1 - new_goals.OFFSET, atol=0.01)
+    assert lane[best].tolist() == [0, 1, 2, 3] * 2
+    middle = (low + high) / 2
+    assert (low <= speed[best[:4]]).all() and (speed[best[:4]] <= middle).all()
+    assert (middle <= speed[best[4:]]).all() and (speed[best[4:]] <= high).all()
+
+
 def test_schedules_are_as_long_as_the_run(monkeypatch):
     made = []
     monkeypatch.setattr(scan, "run", lambda *_, **__: 1 / 0)

@@ -25,6 +25,13 @@ def values(psi: Float[Array, "heads ensemble A d"], value: Value) -> Float[Array
     return jnp.max(head_values(psi, value), axis=0)
 
 
+def best(psi: Float[Array, "heads ensemble A d"], value: Value) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """The head and the action that are worth most."""
+    found = head_values(psi, value)
+    head, action = jnp.unravel_index(jnp.argmax(found), found.shape)
+    return head, action
+
+
 class Trust(NamedTuple):
     """How much GPI trusts demonstrators."""
 

@@ -154,6 +154,16 @@ def ridge_posterior(stats: Statistics, prior_scale: Scalar = 1.0, noise_scale: S
     return Posterior(covariance @ stats.moment / noise_scale**2, covariance)
 
 
+def informed_posterior(stats: Statistics, examples: Float[Array, "M d"], slack: Scalar = 0.3, noise_scale: Scalar = 0.1) -> Posterior:
+    """The same, but before any reward a task is expected to be like the `examples`: `w` has their mean and covariance, and `slack` is the
+    standard deviation of what it may differ beyond that in each direction."""
+    d, middle = stats.moment.shape[0], jnp.mean(examples, axis=0)
+    spread = (examples - middle).T @ (examples - middle) / examples.shape[0]
+    before = jnp.linalg.inv(spread + slack**2 * jnp.eye(d))
+    covariance = jnp.linalg.inv(stats.gram / noise_scale**2 + before)
+    return Posterior(covariance @ (stats.moment / noise_scale**2 + before @ middle), covariance)
+
+
 def gaussian(
     eigenvalues: Float[Array, " K"],
     shift: Float[Array, " K"],

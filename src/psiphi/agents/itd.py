@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from psiphi import configs, losses, optim, replay
+from psiphi import configs, gpi, losses, optim, replay
 from psiphi.agents import wants
 from psiphi.configs import BatchSize, Count, Few, Layers, Positive, Share, Weight, Width, Within
 from psiphi.cumulants import CumulantKind, Cumulants, Ends
@@ -90,6 +90,13 @@ class ITDConfig:
     both."""
     cross_batch: BatchSize = 256
     """Transitions per update for the above."""
+    imagined: Annotated[int, Within(0, 256)] = 0
+    """Extension: heads for preferences that no agent has, beside the demonstrators'. Each keeps the preferences that the network starts
+    with and learns the best policy for them by Q-learning on psi, on the transitions of cross-policy evaluation and with its weight. GPI
+    then has more policies to choose from; 0: none (paper)."""
+    pursue: Share = 0.0
+    """Extension: the share of the ego's steps in which it pursues the imagined preferences in turn, by GPI over all heads, and
+    does not act at random; 0: always at random (paper: not said). No reward is read."""
     anchor: Weight = 10.0
     """Extension: weight of psi_k.w_k = 0 where a demonstration truly ends; 0: off (paper)."""
     sparsity: Weight = 0.6
@@ -138,6 +145,10 @@ def paper(config: ITDConfig = ITDConfig()) -> ITDConfig:  # noqa: B008 - a froze
     )  # fmt: skip
 
 
+STRETCH = 128
+"""Updates for which an environment pursues one imagined preference before it takes the next."""
+
+
 class State(NamedTuple):
     """All that ITD knows: the two networks, its optimisers, and what it remembers."""
 
@@ -181,6 +192,11 @@ def preferences(config: ITDConfig, w: Float[Array, "heads d"]) -> Float[Array, "
 def has_given(config: ITDConfig) -> bool:
     """Whether the cumulants are not learned."""
     return config.cumulants in ("changes", "given")
+
+
+def watches(config: ITDConfig) -> bool:
+    """Whether it learns from demonstrations: always, unless only imagined preferences are left."""
+    return config.bc_weight > 0 or config.itd_weight > 0 or not config.imagined
 
 
 def inverse_temperature(config: ITDConfig) -> float:
@@ -253,6 +269,22 @@ def cross_evaluation(config: ITDConfig, p: Predictions, w: Array, cross: Transit
     per_step = jax.vmap(jax.vmap(one, (0, None, 0, 0, None, 0)), (0, 0, 0, None, 0, 0))
     phi = taken(p.cross_phi, cross.action)
     return jnp.mean(weight[:, None] * per_step(p.cross_psi, phi, p.cross_next_psi, w, cross, p.cross_policies))
+
+
+def imagination(config: ITDConfig, net: PsiPhiNet, target: PsiPhiNet, cross: Transition) -> Array:
+    """Q-learning on the psi of the imagined heads, the last, on transitions of any agent: what follows is the best that any head knows, as
+    in GPI. The error counts as a whole and by what it comes to under the head's own preferences."""
+    mine = of_heads(net, lambda x: x[-config.imagined :])
+    w = jax.lax.stop_gradient(mine.w)
+    psi, next_psi = mine.psi(mine.features(cross.obs)), target.psi(target.features(cross.next_obs))
+    phi = net.cumulants(cross.obs, cross.action, cross.next_obs, cross.discount)
+
+    def one(psi: Array, w_m: Array, phi: Array, next_psi: Array, c: Transition) -> Array:
+        head, action = gpi.best(next_psi, lambda p: p @ w_m)
+        error = jax.vmap(losses.itd, (0, None, 0, None))(psi[:, c.action], phi, next_psi[head, :, action], config.gamma * c.discount)
+        return jnp.mean(jax.vmap(losses.squared)(error)) / w_m.size + jnp.mean(jnp.square(error @ w_m))
+
+    return jnp.mean(jax.vmap(jax.vmap(one, (0, 0, None, None, None)), (0, None, 0, 0, 0))(psi, w, phi, next_psi, cross))
 
 
 def anchoring(p: Predictions, w: Array, demo: Demonstration) -> Array:
@@ -370,6 +402,15 @@ def _check_cumulants(config: ITDConfig) -> None:
         raise UserError(
             f"through_psi is True and cumulants is {config.cumulants!r}, expected 'changes' or 'given': learned ones always are."
         )
+    if config.imagined and (
+        config.code or config.alternate or not configs.on(config.cross_policy) or (has_given(config) and not config.through_psi)
+    ):
+        raise UserError(
+            f"imagined is {config.imagined}, expected 0 with code, with alternate, without cross_policy, and for given cumulants without "
+            "through_psi: imagined heads learn their psi in the same step and on the same transitions as the demonstrators'."
+        )
+    if config.pursue and not config.imagined:
+        raise UserError(f"pursue is {config.pursue} and imagined is 0, expected imagined preferences to pursue.")
     if config.code and config.alternate:
         raise UserError("code is above 0 and alternate is True, expected one of the two: algorithm 1 as printed has a head per agent.")
     if not config.num_cumulants and not has_given(config):
@@ -450,13 +491,18 @@ def sample(
         return demo, cross, jnp.ones(cross.action.shape)
     if not uses_any_steps(config) or config.cross_policy_on == "pooled":
         return demo, *pooled(demo, config.cross_batch if uses_any_steps(config) else 0)
-    steps = experience.sample(state.experience, cross_key).experience
-    cross = replay.look_up(state.experience, jax.tree.map(lambda x: x[:, 0], steps))
-    cross = replay.mirror(spec, cross, mirror_cross_key) if config.mirror else cross
+    cross = experienced(config, spec, experience, state, cross_key, mirror_cross_key)
     if config.cross_policy_on == "both":
         shown = replay.sample_anybody(state.demos, jax.random.fold_in(cross_key, 1), config.cross_batch)
         cross = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), cross, shown)
     return demo, cross, jnp.ones(cross.action.shape)
+
+
+def experienced(config: ITDConfig, spec: EnvSpec, experience: Any, state: Any, key: Array, mirror_key: Array) -> Transition:
+    """A batch of the ego's own transitions."""
+    steps = experience.sample(state.experience, key).experience
+    cross = replay.look_up(state.experience, jax.tree.map(lambda x: x[:, 0], steps))
+    return replay.mirror(spec, cross, mirror_key) if config.mirror else cross
 
 
 def append(state: Any, agent: Int[Array, " n"], steps: Demonstration) -> Any:
@@ -499,47 +545,78 @@ def make(config: ITDConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace, i
     experience = replay.make_experience(num_envs=pace.num_envs, size=config.replay_size, batch=config.cross_batch, n_step=1, spec=spec)
 
     def init(key: Array, demos: Demos | None) -> State:
-        assert demos is not None
-        net = initial(key, num_demonstrators) if initial else initial_net(config, spec, num_demonstrators, key)
+        assert demos is not None or not num_demonstrators
+        heads = num_demonstrators + config.imagined
+        net = initial(key, heads) if initial else initial_net(config, spec, heads, key)
         optimiser_state = optim.start(optimiser, net)
         return State(
             net=net,
             target=net,
             optimiser=(optimiser_state, optimiser_state) if config.alternate else optimiser_state,
             demos=demos,
-            seen=demos.count,
+            seen=jnp.zeros(0, jnp.int32) if demos is None else demos.count,
             experience=experience.init(replay.blank_transition(spec)),
             count=jnp.zeros((), jnp.int32),
             ramp=ramp_length(config, pace),
         )
 
     def act(state: State, obs: Array, key: Array) -> Array:
-        return jax.random.randint(key, obs.shape[:1], 0, spec.num_actions)
+        random = jax.random.randint(key, obs.shape[:1], 0, spec.num_actions)
+        if not config.pursue:
+            return random
+        pursues = jax.random.bernoulli(jax.random.fold_in(key, 1), config.pursue, obs.shape[:1]) & (state.count > 0)
+        return jnp.where(pursues, pursued(state, obs), random)
+
+    def pursued(state: State, obs: Array) -> Array:
+        """In each environment the GPI action for one of the imagined preferences; they take turns."""
+        net = deployed(config, state)
+        turn = (jnp.arange(obs.shape[0]) + state.count // STRETCH) % config.imagined
+        return jax.vmap(gpi.action)(net.psi(net.features(obs)), net.w[num_demonstrators:][turn])
 
     def observe(state: State, rollout: Transition) -> State:
         return state._replace(experience=replay.remember(experience, state.experience, rollout))
 
     def update(state: State, key: Array) -> tuple[State, Metrics]:
-        whose = drawn_agents(config, num_demonstrators, key)
-        demo, cross, weight = sample(config, spec, experience, state, key, whose)
-        if config.alternate:
-            net, optimiser_state, metrics = alternating_step(config, optimiser, num_demonstrators, state, demo, cross)
-        else:
-            ramp = optim.progress(state.count, state.ramp)
-
-            def loss(net: PsiPhiNet) -> tuple[Array, Metrics]:
-                return joint_loss(some_heads(net, whose), some_heads(state.target, whose), demo, cross, weight, ramp, config)
-
-            gradients, metrics = jax.grad(loss, has_aux=True)(state.net)
-            net, optimiser_state = optim.step(optimiser, gradients, state.optimiser, state.net)
+        net, optimiser_state, metrics = (watched if num_demonstrators else alone)(state, key)
         count = state.count + 1
         target = next_target(config, state.target, net, count)
         return state._replace(net=net, target=target, optimiser=optimiser_state, count=count), metrics
 
+    def watched(state: State, key: Array) -> tuple[PsiPhiNet, Any, Metrics]:
+        whose = drawn_agents(config, num_demonstrators, key)
+        demo, cross, weight = sample(config, spec, experience, state, key, whose)
+        if config.alternate:
+            return alternating_step(config, optimiser, num_demonstrators, state, demo, cross)
+        ramp = optim.progress(state.count, state.ramp)
+
+        def loss(net: PsiPhiNet) -> tuple[Array, Metrics]:
+            if not config.imagined:
+                return joint_loss(some_heads(net, whose), some_heads(state.target, whose), demo, cross, weight, ramp, config)
+            theirs, target = (demonstrators(one, num_demonstrators) for one in (net, state.target))
+            total, metrics = joint_loss(theirs, target, demo, cross, weight, ramp, config)
+            more = imagination(config, net, state.target, cross)
+            return total + config.cross_policy * more, metrics | {"imagined": more}
+
+        return stepped(loss, state)
+
+    def alone(state: State, key: Array) -> tuple[PsiPhiNet, Any, Metrics]:
+        cross = experienced(config, spec, experience, state, *jax.random.split(key))
+
+        def loss(net: PsiPhiNet) -> tuple[Array, Metrics]:
+            more = imagination(config, net, state.target, cross)
+            return config.cross_policy * more, {"imagined": more}
+
+        return stepped(loss, state)
+
+    def stepped(loss: Callable[[PsiPhiNet], tuple[Array, Metrics]], state: State) -> tuple[PsiPhiNet, Any, Metrics]:
+        gradients, metrics = jax.grad(loss, has_aux=True)(state.net)
+        return *optim.step(optimiser, gradients, state.optimiser, state.net), metrics
+
     def policy(state: State, obs: Array, key: Array) -> Array:
         net = deployed(config, state)
-        values = net.task_values(obs, preferences(config, net.w))
-        whose = jnp.arange(obs.shape[0]) % num_demonstrators
+        heads = num_demonstrators or config.imagined
+        values = net.task_values(obs, preferences(config, net.w[:heads]) if num_demonstrators else net.w)
+        whose = jnp.arange(obs.shape[0]) % heads
         return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
 
     return Agent(init, act, observe, update, policy)

@@ -304,6 +304,8 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         )
     if inner.code:
         raise UserError(f"itd.code is {inner.code}, expected 0: codes are for logs alone, PsiPhi-learning has a head per agent.")
+    if inner.imagined:
+        raise UserError(f"itd.imagined is {inner.imagined}, expected 0: imagined heads are for ITD, PsiPhi-learning has a task of its own.")
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner, pace)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,10 @@ from psiphi.training import Run, Trained
 from psiphi.types import Env, EnvSpec, Pace, TimeStep
 from psiphi.worlds.highway import goal_of
 
+SPEEDS = 20.0, 32.0
+"""Target speeds of imagined goals, in m/s."""
+OFFSET = 0.4
+"""What they are paid less in each step, as learners on Highway take off their rewards."""
 SHOTS = (0, FEW, SOME)
 """Rewarded episodes of a new goal before it is judged; 0 is the first episode itself, or no reward at all."""
 JUDGED = 256
@@ -87,6 +92,19 @@ def given(config: HighwayConfig) -> Given:
     return Given(jnp.ones(config.lanes + 7), features(config.lanes), True)
 
 
+def imagined(config: HighwayConfig, count: int, key: Array) -> Float[Array, "M d"]:
+    """Preferences over the cumulants above for goals drawn at random: a speed out of each of as many parts of `SPEEDS` as there are goals
+    for a lane. The best is paid 1 a step, less what learners of driving take off every reward."""
+    rank, part = jnp.arange(count) % config.lanes, jnp.arange(count) // config.lanes
+    low, high = SPEEDS
+    speed = low + (high - low) * (part + jax.random.uniform(key, (count,))) / (part[-1] + 1)
+    target = (speed - 25) / 10  # as the observation has it
+    near = 0.5 * jnp.exp(-jnp.abs(jnp.arange(config.lanes) - rank[:, None]))
+    none = jnp.zeros(count)
+    rest = [1.5 * target, none - 0.75, none, none, none - 0.3, none - 1, 0.5 - OFFSET - 0.75 * target**2]
+    return jnp.concatenate([near, jnp.stack(rest, axis=1)], axis=1)
+
+
 def trained_on(run: Run, **kept: Any) -> Trained:
     """A training, with the cumulants above where the run's are given; `kept` says where and how often it is put down."""
     inner = getattr(run.agent, "itd", run.agent)
@@ -95,7 +113,9 @@ def trained_on(run: Run, **kept: Any) -> Trained:
 
     def make(spec: EnvSpec, agents: int, pace: Pace) -> Any:
         def initial(key: Array, heads: int) -> Any:
-            return itd.initial_net(inner, spec, heads, key, given(run.world))
+            net = itd.initial_net(inner, spec, heads, key, given(run.world))
+            wanted = imagined(run.world, inner.imagined, jax.random.fold_in(key, 1))
+            return eqx.tree_at(lambda n: n.w, net, net.w.at[heads - inner.imagined :].set(wanted)) if inner.imagined else net
 
         return (itd.make if run.agent is inner else psiphi_agent.make)(run.agent, spec, agents, pace, initial)
 

@@ -119,5 +119,5 @@ def _steps_seen(run: Run) -> str:
     steps = run.steps or (loop.env_steps(loop.iterations) if training.acts(run) else 0)
     if hasattr(run.agent, "cross_policy_on"):  # ITD
         looks = itd.uses_any_steps(run.agent) and run.agent.cross_policy_on != "pooled"
-        return f"{steps:,}, random and reward-free" if looks else "none"
+        return f"{steps:,}, {'' if run.agent.pursue else 'random and '}reward-free" if looks else "none"
     return f"{steps:,}" if steps else "none"

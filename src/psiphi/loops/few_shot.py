@@ -25,9 +25,9 @@ from psiphi.types import Env
 class FewShotConfig:
     """How a new task is inferred."""
 
-    inference: Literal["bayes", "ridge", "least-squares"] = "bayes"
+    inference: Literal["bayes", "ridge", "imagined", "least-squares"] = "bayes"
     """Extension: Bayesian regression in the span of the demonstrators' preferences, the same in all directions of the cumulants, where
-    those are given, or the paper's least squares."""
+    those are given, the same from what the imagined preferences have in common, or the paper's least squares."""
     kappa: Weight = 2.0
     """Extension: optimism of the first episode, in standard deviations (not of least squares, which has none); 0: greedy."""
     temperature: Weight = 0.08
@@ -58,6 +58,8 @@ def infer(config: FewShotConfig, model: Model, stats: tasks.Statistics) -> tasks
         return jax.vmap(tasks.posterior, (0, None))(stats, model.prior)
     if config.inference == "ridge":
         return jax.vmap(tasks.ridge_posterior)(stats)
+    if config.inference == "imagined":
+        return jax.vmap(tasks.informed_posterior, (0, None))(stats, model.w[model.units.shape[0] :])
 
     def one(s: tasks.Statistics) -> tasks.Posterior:
         w = jnp.where(s.reward_square > 0, tasks.solve(s, config.ridge), jnp.sum(model.prior.basis, axis=0))
