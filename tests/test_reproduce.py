@@ -17,7 +17,7 @@ from psiphi.agents import itd, psiphi
 from psiphi.api import trained as answers
 from psiphi.configs import from_json
 from psiphi.errors import UserError
-from psiphi.experiments import cells, highway, imitation, measures, paper, pictures, reproduce, roundabout
+from psiphi.experiments import cells, highway, imitation, measures, paper, pictures, reproduce
 from psiphi.experiments.paper import shared
 from psiphi.experiments.reproduce import Effort, Unit
 from psiphi.experiments.runs import few_shot_of, run_of
@@ -195,7 +195,7 @@ def instant(monkeypatch):
         return [returns] * 2, 7, 1.0, 0.0, *inferred
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0, 0.0))
+    monkeypatch.setattr(measures, "_together", imitated)
     monkeypatch.setattr(imitation, "run", lambda *_, **__: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
 
     def met(*shots):

@@ -274,12 +274,8 @@ def imitate(
     if unit.method.name != what.reference and not references:
         raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
     run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
-    together = run.algorithm == "itd-dqn"
-    if together and unit.variant.moved:
-        raise UserError(f"{unit.variant.name} changes the world after inference, but {run.algorithm} infers and learns at once.")
-    returns, env_steps, train_s, earlier_s, *inferred = (
-        roundabout.together(run, JUDGED, **_in(where, "training")) if together else _imitated(what, unit, run, effort, where)
-    )
+    imitated = _together if run.algorithm == "itd-dqn" else _imitated
+    returns, env_steps, train_s, earlier_s, *inferred = imitated(what, unit, run, effort, where)
     by = {} if unit.method.name == what.reference else references
     figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
     for learned in inferred:
@@ -370,6 +366,22 @@ def _on_truth(unit: Unit, run: Run, who: Sequence[str], where: Where | None) -> 
             all_trained.append(train(wanted, **_in(where, f"demonstrator-{k}{end}"), progress=False))
             returns |= {name + end: _returns(moved, [name], [all_trained[-1].net])[name]}
     return [returns], *_cost(all_trained)
+
+
+def _together(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Where | None) -> Returns:
+    """ITD and learners on what it infers, side by side; in a changed world, whoever learns on the true reward there learns on it anew."""
+    (returns, own), env_steps, train_s, earlier_s, learned = roundabout.together(run, JUDGED, **_in(where, "training"))
+    (reference,) = [method for method in what.methods if method.name == what.reference and paper.has(unit.variant, method)]
+    alone = training.completed(run_of(what, unit.variant, reference, effort, unit.seed))
+    place, all_trained = training.worlds.find(run.env), []
+    for end, moved in _judged_in(unit.variant, run)[1:]:
+        own |= {name + end: x for name, x in roundabout.own_returns(moved, learned, JUDGED).items()}
+        for k, name in enumerate(run.demonstrators):
+            learner = dataclasses.replace(alone, world=moved.world, task=_wanted(place, moved.world, name), demonstrator=k)
+            all_trained.append(train(learner, **_in(where, f"demonstrator-{k}{end}"), model=learned, progress=False))
+            returns[name + end] = _returns(learner, [name], [all_trained[-1].net])[name]
+    more = _cost(all_trained)
+    return [returns, own], env_steps + more[0], train_s + more[1], earlier_s + more[2]
 
 
 def _cost(trainings: Sequence[Trained]) -> tuple[int, float, float]:

@@ -47,6 +47,8 @@ class Variant:
     moved: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What changes in a second world, by dotted name such as world.coins. All are judged there, too: RL learns there anew, on the true
     reward or on what was inferred in the first world; imitators are judged as they are. Empty: there is no second world."""
+    known: bool = True
+    """Whether the true rewards can be set beside what is inferred, step by step."""
     task: str | None = None
     """The ego's own task, in words, where it has one."""
     ego: str = ""
@@ -155,7 +157,7 @@ class Experiment:
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
                 who, ends = variant.demonstrators or self.demonstrators, ends_of(variant)
                 earned = [Figure(metric, name + end) for metric in metrics for end in ends for name in (*who, ALL)]
-                inferred = self.measures if method.algorithm == "itd" and method.trained_as is None else ()
+                inferred = self.measures if variant.known and method.algorithm == "itd" and method.trained_as is None else ()
                 known = [figure for measure in inferred for figure in figures_of(measure, who)]
                 return earned + [figure._replace(task=figure.task + end) for end in ends for figure in known]
             case "predict":
