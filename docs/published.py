@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psiphi import report
-from psiphi.experiments.paper import ALL, EGO, FEW, STEPS_TO_BEST, TASKS, Figure, Variant
+from psiphi.experiments.paper import ALL, CHANGED, EGO, FEW, STEPS_TO_BEST, TASKS, Figure, Variant
+from psiphi.experiments.paper.table_1_curve import EPISODES
 from psiphi.report import Estimate, Results
 
 ROOT = Path(__file__).parents[1]
@@ -436,6 +437,35 @@ def lines(path: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (RESULTS / path).read_text(encoding="utf-8").splitlines()]
 
 
+FEW_ROWS = {
+    "itd-counts": "ITD, counts, and RL on φ·w",
+    "itd-counts-policy": "ITD, counts, its own policy",
+    "itd": "ITD, learned cumulants, and RL on φ·w",
+    "itd-policy": "ITD, learned cumulants, its own policy",
+    "bc": "BC",
+    "sqil": "SQIL",
+    "gail": "GAIL",
+}
+
+
+def few(*figures: Figure) -> str:
+    """Table 1's curve: the mean of some figures, a column per number of demonstrated episodes; the seeds of a cell behind it."""
+    found = results("table-1-curve")
+    there = {method.name: method for method in found.experiment.methods}
+
+    def cell(name: str) -> str:
+        got = report.estimate(report.values(found, variant_of(found, "coingrid"), there[name], figures)) if name in there else None
+        return "–" if got is None else f"{words(got, 2)} ({got.seeds})"
+
+    rows = [[label, *(cell(f"{name}-{n}") for n in EPISODES)] for name, label in FEW_ROWS.items()]
+    shown = [row for row in rows if any(text != "–" for text in row[1:])]
+    return markdown(["", *(f"{n} {'episode' if n == 1 else 'episodes'}" for n in EPISODES)], shown)
+
+
+def few_of(metric: str, end: str = "") -> str:
+    return few(*(Figure(metric, who + end) for who in ("R", "G")))
+
+
 def verdicts() -> str:
     """The claims and what became of them, as `claims.md` says."""
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
@@ -451,6 +481,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "mice": lambda: real_log("mice"),
     "driving": lambda: real_log("ngsim"),
     "any-log": any_log,
+    "few": lambda: few(Figure("normalised_return", ALL)),
+    "few, changed": lambda: few(Figure("normalised_return", ALL + CHANGED)),
+    "few, planner": lambda: few_of("planner_return"),
+    "few, planner, changed": lambda: few_of("planner_return", CHANGED),
+    "few, STARC": lambda: few_of("starc"),
+    "few, STARC, changed": lambda: few_of("starc", CHANGED),
+    "few, correlation": lambda: few_of("reward_correlation"),
     "headline": headline,
     "verdicts": verdicts,
     "updates": updates,

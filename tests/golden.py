@@ -93,7 +93,8 @@ def chosen(names: Iterable[str], only: Sequence[str]) -> list[str]:
 def references(what: Any, unit: Any) -> dict[str, dict[str, float]]:
     """Returns to divide by, made up: those of a training this short may be 0."""
     who = what.goals or unit.variant.demonstrators or what.demonstrators
-    return {f"{unit.variant.name} {unit.seed}": {name: 1.5 + i for i, name in enumerate(who)}}
+    ends = paper.ends_of(unit.variant)
+    return {f"{unit.variant.name} {unit.seed}": {name + end: 1.5 + i for end in ends for i, name in enumerate(who)}}
 
 
 def run(name: str, effort: Effort) -> Pinned:

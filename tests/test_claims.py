@@ -11,7 +11,7 @@ from psiphi import training
 from psiphi.agents import bc
 from psiphi.envs import coingrid_exact
 from psiphi.envs.coingrid import CoinGridConfig
-from psiphi.experiments import measures, paper, reproduce
+from psiphi.experiments import measures, paper, reproduce, roundabout
 from psiphi.experiments.measures import Unit
 from psiphi.experiments.paper import figure_few, figure_sizes, table_1_curve
 from psiphi.experiments.runs import Effort
@@ -46,12 +46,18 @@ def test_every_row_is_a_run_of_its_own(name, tmp_path):
 
 
 def test_rows_are_what_the_pages_define(tmp_path):
-    rows = {(row["env"], row["method"]): row["config"] for row in reproduce.forecast(NAMES, tmp_path, [0]).rows}
+    every = reproduce.forecast(NAMES, tmp_path, [0]).rows
+    rows = {(row["env"], row["method"]): row["config"] for row in every if row["experiment"] != CURVE.name}
+    curve = {(row["env"], row["method"]): row["config"] for row in every if row["experiment"] == CURVE.name}
     for shown in figure_few.SHOWN:
         for name in ("psiphi", "itd", "bc"):
             assert (rows["roundabout", f"{name}-{shown}"]["shown"], rows["roundabout", f"{name}-{shown}"]["updates"]) == (shown, 1_200)
     for episodes in table_1_curve.EPISODES:
-        assert rows["coingrid", f"bc-{episodes}"]["episodes"] == rows["coingrid-changed", f"itd-{episodes}"]["episodes"] == episodes
+        counts = curve["coingrid", f"itd-counts-{episodes}"]
+        assert curve["coingrid", f"bc-{episodes}"]["episodes"] == counts["episodes"] == episodes
+        assert counts["learner"] == {"steps": 8_000, "evaluate_every": 0} and counts["agent"]["w_only"]
+        assert episodes > 100 or curve["roundabout", f"bc-{episodes}"]["episodes"] == episodes
+    assert {env for env, _ in curve} == {"coingrid", "roundabout"} and ("roundabout", "itd-counts-1") not in curve
     for d in figure_sizes.SIZES:
         assert rows["coingrid", f"coingrid-d{d}"]["agent"]["num_cumulants"] == d
         plain = rows["highway-multi-task", f"highway-multi-task-d{d}-plain"]["agent"]["itd"]
@@ -65,28 +71,36 @@ def test_rows_are_what_the_pages_define(tmp_path):
     assert all(config["world"]["same_actions"] for config in (alone, watching, recorded, rows["roundabout", "bc-2"]))
 
 
-@pytest.mark.parametrize(("method", "learns", "judged"), [("bc-10", (2, 2, 1), (1, 1, 4)), ("dqn", (1, 1, 4), (1, 1, 4))])
-def test_in_the_changed_world_policies_are_judged_as_they_are_and_the_reference_learns_there(method, learns, judged, monkeypatch):
+OLD, NEW = (2, 2, 1), (1, 1, 4)
+
+
+@pytest.mark.parametrize(("method", "learns"), [("bc-10", [OLD]), ("sqil-10", [OLD, OLD]), ("dqn", [OLD, OLD, NEW, NEW])])
+def test_policies_are_judged_in_the_changed_world_as_they_are_and_the_reference_learns_there(method, learns, monkeypatch):
     trained, played = [], []
 
     def train(run, **_):
-        trained.append(run)
+        trained.append(run.world.coins)
         return trained_as(run)
 
+    def returns(run, who, nets):
+        played.append(run.world.coins)
+        return dict.fromkeys(who, 2.0 if run.world.coins == OLD else 1.0)
+
     monkeypatch.setattr(measures, "train", train)
-    monkeypatch.setattr(measures, "_returns", lambda run, who, nets: played.append(run) or dict.fromkeys(who, 2.0))
+    monkeypatch.setattr(measures, "_returns", returns)
     monkeypatch.setattr(bc, "of_demonstrator", lambda net, k: net)
-    (variant,) = [one for one in CURVE.variants if one.moved]
     (learner,) = [one for one in CURVE.methods if one.name == method]
-    few = Effort(episodes=2)
-    done = measures.imitate(CURVE, Unit(variant, learner, 1000), [learner], few, {"R": 1.0, "G": 4.0})
-    assert {run.world.coins for run in trained} == {learns} and {run.world.coins for run in played} == {judged}
+    by = {"R": 1.0, "G": 4.0, "R, changed": 1.0, "G, changed": 2.0}
+    done = measures.imitate(CURVE, Unit(CURVE.variants[0], learner, 1000), [learner], Effort(episodes=2), by)
+    assert trained == learns and set(played) == {OLD, NEW}
     if method != "dqn":
-        assert [value for figure, value, _ in done.figures[method] if figure.metric == "normalised_return"] == [2.0, 0.5, 1.25]
+        shares = [value for figure, value, _ in done.figures[method] if figure.metric == "normalised_return"]
+        assert shares == [2.0, 0.5, 1.25, 1.0, 0.5, 0.75]
 
 
-def test_a_reward_inferred_in_the_old_world_is_learned_on_in_the_changed_one(monkeypatch):
-    runs = []
+def test_a_reward_inferred_in_the_old_world_is_learned_on_in_both(monkeypatch):
+    nothing: list[Any] = [None] * 4
+    runs, inferred = [], Model(*nothing)
 
     def train(run, model=None, **_):
         runs.append((run.algorithm, run.world.coins, model))
@@ -94,16 +108,42 @@ def test_a_reward_inferred_in_the_old_world_is_learned_on_in_the_changed_one(mon
 
     monkeypatch.setattr(measures, "train", train)
     monkeypatch.setattr(measures, "warn_of_collapse", lambda trained: None)
-    monkeypatch.setattr(measures.answers, "model_of", lambda trained: "inferred")
+    monkeypatch.setattr(measures.answers, "model_of", lambda trained: inferred)
     monkeypatch.setattr(measures, "_returns", lambda run, who, nets: dict.fromkeys(who, 2.0))
+    asked = []
+    monkeypatch.setattr(measures, "ASKED", {"starc": lambda one, *_: asked.append((one.run.world.coins, one.model)) or []})
     worlds = []
     monkeypatch.setattr(measures, "_own_returns", lambda world, *_: worlds.append(world.coins) or 1.0)
-    (variant,) = [one for one in CURVE.variants if one.moved]
+    unit = Unit(CURVE.variants[0], next(one for one in CURVE.methods if one.name == "itd-10"), 1000)
+    sharing = [one.method for one in reproduce.judged(CURVE, unit)]
+    by = dict.fromkeys(("R", "G", "R, changed", "G, changed"), 1.0)
+    done = measures.imitate(CURVE, unit, sharing, Effort(episodes=2), by)
+    assert runs == [("itd", OLD, None), *[("dqn", OLD, inferred), ("dqn", NEW, inferred)] * 2] and worlds == [OLD, NEW] * 2
+    assert set(done.figures) == {"itd-10", "itd-policy-10"} and asked == [(OLD, inferred), (NEW, inferred)]
+
+
+def test_on_roundabout_the_reward_is_learned_on_anew_from_another_start(monkeypatch):
+    runs = []
+
+    def train(run, model=None, **_):
+        runs.append((run.algorithm, run.task, run.world.ego.s, run.demonstrator, model))
+        return trained_as(run)
+
+    monkeypatch.setattr(measures, "train", train)
+    monkeypatch.setattr(measures, "_returns", lambda run, who, nets: dict.fromkeys(who, 2.0))
+    earned = [dict.fromkeys(("exr", "nxr"), x) for x in (1.0, 3.0)]
+    monkeypatch.setattr(roundabout, "together", lambda run, *_, **__: (earned, 7, 1.0, 0.0, "it"))
+    monkeypatch.setattr(roundabout, "own_returns", lambda run, *_: dict.fromkeys(run.demonstrators, run.world.ego.s))
+    variant = CURVE.variants[1]
     unit = Unit(variant, next(one for one in CURVE.methods if one.name == "itd-10"), 1000)
     sharing = [one.method for one in reproduce.judged(CURVE, unit)]
-    done = measures.imitate(CURVE, unit, sharing, Effort(episodes=2), {"R": 1.0, "G": 1.0})
-    assert runs == [("itd", (2, 2, 1), None), *[("dqn", (1, 1, 4), "inferred")] * 2] and worlds == [(1, 1, 4)] * 2
-    assert set(done.figures) == {"itd-10", "itd-policy-10"}
+    by = dict.fromkeys(("exr", "nxr", "exr, changed", "nxr, changed"), 1.0)
+    done = measures.imitate(CURVE, unit, sharing, Effort(), by)
+    assert runs == [("ppo", "exr", 125.0, 0, "it"), ("ppo", "nxr", 125.0, 1, "it")]
+    found = {name: {(f.metric, f.task): x for f, x, _ in rows} for name, rows in done.figures.items()}
+    assert found["itd-10"]["return", "all"] == 1.0 and found["itd-10"]["return", "nxr, changed"] == 2.0
+    assert found["itd-policy-10"]["return", "all, changed"] == 125.0
+    assert [set(found[one.name]) for one in sharing] == [{(f.metric, f.task) for f in CURVE.figures(one, variant)} for one in sharing]
 
 
 # --- How far an inferred reward is from the true one ---------------------------------------------------------------------

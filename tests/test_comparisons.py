@@ -12,7 +12,7 @@ from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
 from psiphi.experiments import cells, measures, paper, reproduce, runs
 from psiphi.experiments.measures import Done, Unit
-from psiphi.experiments.paper import ALL, EXPERIMENTS, Figure, has
+from psiphi.experiments.paper import ALL, CHANGED, EXPERIMENTS, Figure, has
 from psiphi.experiments.reproduce import Effort
 from psiphi.worlds import coingrid
 
@@ -95,6 +95,21 @@ def test_returns_are_divided_by_those_of_the_reference_with_the_same_seed(monkey
     assert {figure for figure, *_ in reference.figures["dqn"]} == set(TABLE_1.figures(METHODS["dqn"], variant))
     with pytest.raises(UserError, match="bc is measured by the return of dqn, which there is none of with seed 3"):
         measures.imitate(TABLE_1, of_bc._replace(seed=3), [of_bc.method], Effort(), {})
+
+
+def test_one_training_is_judged_in_the_changed_world_too(monkeypatch):
+    what = EXPERIMENTS["table-1-curve"]
+    variant = what.variants[0]
+    of_bc = unit(what, variant, "bc-1")
+    returns = {"R": 1.0, "G": 2.0, "R, changed": 0.0, "G, changed": 1.0}
+    monkeypatch.setattr(measures, "_imitated", lambda what, unit, *_: ([returns], 7, 2.0, 0.0))
+    done = measures.imitate(what, of_bc, [of_bc.method], Effort(), {"R": 2.0, "G": 2.0, "R, changed": 1.0, "G, changed": 1.0})
+    found = {figure: value for figure, value, _ in done.figures["bc-1"]}
+    assert found[Figure("normalised_return", ALL)] == 0.75 and found[Figure("normalised_return", ALL + CHANGED)] == 0.5
+    assert set(found) == set(what.figures(of_bc.method, variant))
+    run = runs.run_of(what, variant, of_bc.method, Effort())
+    assert [(end, moved.world.coins) for end, moved in measures._judged_in(variant, run)] == [("", (2, 2, 1)), (CHANGED, (1, 1, 4))]
+    assert [end for end, _ in measures._judged_in(TABLE_1.variants[0], run)] == [""], "there is no second world"
 
 
 def test_the_reference_comes_first_and_is_always_run():

@@ -17,7 +17,7 @@ from psiphi.agents import itd, psiphi
 from psiphi.api import trained as answers
 from psiphi.configs import from_json
 from psiphi.errors import UserError
-from psiphi.experiments import cells, highway, imitation, measures, paper, pictures, reproduce, roundabout
+from psiphi.experiments import cells, highway, imitation, measures, paper, pictures, reproduce
 from psiphi.experiments.paper import shared
 from psiphi.experiments.reproduce import Effort, Unit
 from psiphi.experiments.runs import few_shot_of, run_of
@@ -189,10 +189,13 @@ def instant(monkeypatch):
     monkeypatch.setitem(measures.HOW, "adapt", lambda what, unit, *_: measures.Done({unit.method.name: adapted}, 7, 1.0))
 
     def imitated(what, unit, *_):
-        return [dict.fromkeys(unit.variant.demonstrators or what.demonstrators, 1.0)] * 2, 7, 1.0, 0.0
+        ends = paper.ends_of(unit.variant)
+        returns = {who + end: 1.0 for who in unit.variant.demonstrators or what.demonstrators for end in ends}
+        inferred = [NOBODY] if unit.method.algorithm == "itd" and what.measures else []
+        return [returns] * 2, 7, 1.0, 0.0, *inferred
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(("exr", "nxr"), 1.0)] * 2, 7, 1.0, 0.0))
+    monkeypatch.setattr(measures, "_together", imitated)
     monkeypatch.setattr(imitation, "run", lambda *_, **__: imitation.Predicted([4, 8], [0.5, 0.9], [0.4, 0.8], 8))
 
     def met(*shots):
@@ -209,9 +212,8 @@ def instant(monkeypatch):
 def test_a_unit_yields_the_cells_that_the_data_promise(instant, name):
     what = paper.EXPERIMENTS[name]
     for unit in reproduce.units(what, [3], envs=[what.variants[0].name]):
-        got = reproduce.run_unit(
-            what, unit, Effort(), ORIGIN, {f"{unit.variant.name} 3": dict.fromkeys((*what.demonstrators, *what.goals), 2.0)}
-        )
+        by = {who + end: 2.0 for who in (*what.demonstrators, *what.goals) for end in paper.ends_of(unit.variant)}
+        got = reproduce.run_unit(what, unit, Effort(), ORIGIN, {f"{unit.variant.name} 3": by})
         figures = [(row["method"], paper.Figure(row["metric"], row["task"], row.get("shots"))) for row in got]
         promised = [(one.method.name, figure) for one in reproduce.judged(what, unit) for figure in what.figures(one.method, one.variant)]
         assert sorted(figures, key=str) == sorted(promised, key=str)

@@ -209,7 +209,7 @@ def test_from_returns_to_the_page(tmp_path, monkeypatch):
         return [by_exit], 7, 2.0, 0.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(WORLD.exits, 19.0)] * 2, 7, 2.0, 0.0))
+    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(WORLD.exits, 19.0)] * 2, 7, 2.0, 0.0, None))
     monkeypatch.setattr(roundabout, "idm_returns", lambda *_: dict.fromkeys(WORLD.exits, 21.0))
     directory = reproduce.reproduce("table-1", tmp_path, [1000], methods=["bc", "itd", "idm"], envs=["roundabout"])
     found = {(cell["method"], cell["metric"], cell["task"]): cell["value"] for cell in cells.read(directory)}

@@ -13,15 +13,20 @@ from hypothesis import given as property_given
 from hypothesis import strategies as st
 
 import psiphi
-from psiphi import api, cumulants
+import tiny
+from psiphi import api, cumulants, training
 from psiphi.agents import itd, wants
 from psiphi.agents.itd import ITDConfig
+from psiphi.api import trained as answers
 from psiphi.api.itd import chosen_gamma, offline
 from psiphi.api.judging import shown_and_held
 from psiphi.demos.record import record
+from psiphi.envs.coingrid import CoinGridConfig
 from psiphi.errors import UserError
+from psiphi.experiments.paper import table_1_curve
 from psiphi.nets import Committee
 from psiphi.types import Demonstration, EnvSpec, Transition
+from psiphi.worlds import coingrid
 
 SMALL = dataclasses.replace(api.OFFLINE, torso_hidden=(32, 32), psi_hidden=(16,), batch=32, cross_batch=64)
 SIZE = 5
@@ -530,3 +535,49 @@ def test_groups_are_never_parted_between_what_is_shown_and_held_out():
     assert held is not None and held.num_episodes
     scenes = [{part.groups[g] for g in part.group} for part in (shown, held)]  # pyright: ignore[reportOptionalIterable]
     assert not scenes[0] & scenes[1]
+
+
+# --- Counts where one may act --------------------------------------------------------------------------------------------
+
+
+COUNTING = training.changed(
+    tiny.run("itd", "coingrid"),
+    {"agent.cumulants": "changes", "agent.levels": (), "agent.ends": "flag", "agent.through_psi": True, "agent.w_only": True},
+)
+
+
+def test_boards_are_counted_in_a_world_that_one_acts_in():
+    run = training.changed(COUNTING, {"world": CoinGridConfig(size=7, coins=(1, 1, 0), max_steps=20), "episodes": 8})
+    trained = training.train(run, progress=False)
+    assert {"change of channel 0", "change of channel 1", "every step"} <= set(trained.names)
+    assert not any(name.startswith("channel") for name in trained.names), "no levels were asked for"
+    w = np.asarray(answers.model_of(trained).w)
+    assert w.shape == (2, len(trained.names)) and np.isfinite(w).all()
+
+
+def test_with_w_only_imitation_does_not_touch_psi():
+    config = dataclasses.replace(ITDConfig(), cumulants="given", through_psi=True, beta=2.0)
+    key = jax.random.key(0)
+    psi, w = jax.random.normal(key, (2, 3, 2, 4, 5)), jnp.ones((2, 5))
+    blank = jnp.zeros((2, 3))
+    step = Demonstration(blank, blank.astype(jnp.int32), blank, blank, blank.astype(jnp.int32))
+
+    def loss(psi, w, config):
+        return itd.imitation(config, itd.Predictions(psi, *[psi] * 6), w, step)
+
+    for only in (False, True):
+        to_psi, to_w = jax.grad(loss, (0, 1))(psi, w, dataclasses.replace(config, w_only=only))
+        assert bool(jnp.any(to_psi != 0)) != only and bool(jnp.any(to_w != 0))
+    with pytest.raises(UserError, match="w_only is True and through_psi is False, expected both"):
+        itd.check(ITDConfig(w_only=True))
+
+
+@pytest.mark.slow
+def test_three_episodes_tell_what_a_demonstrator_wants():
+    """Learned by heart they would tell nothing of other boards; that imitation trains w alone is what makes them enough."""
+    changes = table_1_curve.COUNTED | {"episodes": 3, "demonstrators": ("R", "G")}
+    run = training.changed(training.default_run("itd", "coingrid", seed=1000), changes)
+    model = answers.model_of(training.train(run, progress=False))
+    key = jax.random.key(0)
+    assert min(coingrid.planned_on_inferred(run.world, ("R", "G"), model, key, boards=16)) > 0.9
+    assert max(coingrid.starc(run.world, ("R", "G"), model, key)) < 0.5

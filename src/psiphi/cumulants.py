@@ -38,6 +38,9 @@ RATES = 0.05, 20.0
 """A cumulant that is rare, or frequent, is weighed as if it were at most so much rarer or more frequent than the average one."""
 
 
+MOST_COLUMNS = 64
+"""Observations with more numbers than this have too many changes to weigh one by one: boards are counted, else cumulants are learned."""
+
 Kind = tuple[int, int]
 """Something on a board: a channel, and its value in a cell."""
 

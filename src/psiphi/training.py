@@ -561,9 +561,12 @@ class _Inside(NamedTuple):
 def _seen_inside(run: Run, world: World, place: Place, shown: Shown, features: Any) -> _Inside:
     """JAX worlds are seen as they are. Of a stranger's observations, numbers are standardised by the demonstrations, and pictures turned
     round; networks with successor features do that by themselves, for the others it is done before."""
-    if not world.lensed:
-        return _Inside(place.spec, place.env, shown.demos, None, np.asarray, {}, (), shown.watch)
     algorithm, spec = ALGORITHMS[run.algorithm], place.spec
+    if not world.lensed:
+        given = _given(run, shown, features) if algorithm.successor_features and run.demos == RECORDED else None
+        config = run.agent.itd if hasattr(run.agent, "itd") else run.agent
+        options = {} if given is None else {"initial": lambda key, heads: itd.initial_net(config, spec, heads, key, given)}
+        return _Inside(spec, place.env, shown.demos, None, np.asarray, options, _named(given, shown, spec), shown.watch)
     lens = lens_of(place, shown.demos, run.seed)
     if algorithm.successor_features:
         given = _given(run, shown, features)
@@ -572,8 +575,7 @@ def _seen_inside(run: Run, world: World, place: Place, shown: Shown, features: A
         def initial(key: Array, heads: int) -> Any:
             return lens.on(itd.initial_net(config, lens.spec(spec.num_actions), heads, key, given))
 
-        names = () if given is None else cumulants.names(given, shown.columns or _columns(spec))
-        return _Inside(spec, place.env, shown.demos, lens, np.asarray, {"initial": initial}, names, shown.watch)
+        return _Inside(spec, place.env, shown.demos, lens, np.asarray, {"initial": initial}, _named(given, shown, spec), shown.watch)
     look = partial(lenses.look, mean=lens.mean, scale=lens.scale, layout=lens.layout, standardise=lens.standardise)
     inside = lens.spec(spec.num_actions)._replace(symmetry=None)
     env = None if place.env is None else _looked_through(place.env, inside, look)
@@ -638,9 +640,14 @@ def _given(run: Run, shown: Shown, features: Any) -> Any:
             raise UserError('cumulants is "given", but there are no features, expected a function of (obs, action, next_obs, terminated).')
         return cumulants.given(features, steps)
     width = int(np.prod(steps[0].shape[1:]))
+    counted = cumulants.countable(steps[0]) if width > cumulants.MOST_COLUMNS else ()
     names = list(shown.columns or (str(i) for i in range(width)))
-    levels = range(width) if config.levels == ("all",) else [names.index(name) for name in config.levels if name in names]
-    return cumulants.changes(steps, levels=tuple(levels), ends=config.ends)
+    levels = range(len(counted) or width) if config.levels == ("all",) else [names.index(name) for name in config.levels if name in names]
+    return cumulants.changes(steps, levels=tuple(levels), ends=config.ends, counted=counted)
+
+
+def _named(given: Any, shown: Shown, spec: EnvSpec) -> tuple[str, ...]:
+    return () if given is None else cumulants.names(given, shown.columns or _columns(spec))
 
 
 def _columns(spec: EnvSpec) -> tuple[str, ...]:

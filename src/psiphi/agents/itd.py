@@ -38,6 +38,9 @@ class ITDConfig:
     through_psi: bool = False
     """Of *changes* and *given*: imitation goes through psi.w and trains psi, as where cumulants are learned, and the losses are the same as
     there; off: through values beside psi, for logs alone."""
+    w_only: bool = False
+    """Of these, with `through_psi`: imitation trains w alone, and psi is what follows from the cumulants on any agent's steps. Few
+    demonstrations are enough to tell w, and they cannot be learned by heart."""
     num_cumulants: Annotated[int, Within(0, 4_096)] = 4
     """d, the number of learned cumulants (paper: 4 on CoinGrid, 8 on Highway, 64 on FruitBot); 0, from logs: one per agent, up to 16."""
     gamma: Share = 0.9
@@ -238,11 +241,12 @@ def predict(net: PsiPhiNet, target: PsiPhiNet, demo: Demonstration, cross: Trans
 
 def imitation(config: ITDConfig, p: Predictions, w: Array, demo: Demonstration, lapse: Array | None = None) -> Array:
     """L_BC-Q, averaged over demonstrators, steps and ensemble."""
+    psi = jax.lax.stop_gradient(p.psi) if config.w_only else p.psi
     if lapse is not None:
-        return wants.imitation(jnp.einsum("kbead,kd->kbea", p.psi, w), demo.action, lapse, inverse_temperature(config))
+        return wants.imitation(jnp.einsum("kbead,kd->kbea", psi, w), demo.action, lapse, inverse_temperature(config))
     per_member = jax.vmap(losses.bc_q, (0, None, None, None))
     per_step = jax.vmap(per_member, (0, None, 0, None))
-    return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(p.psi, w, demo.action, inverse_temperature(config)))
+    return jnp.mean(jax.vmap(per_step, (0, 0, 0, None))(psi, w, demo.action, inverse_temperature(config)))
 
 
 def consistency(config: ITDConfig, p: Predictions, demo: Demonstration) -> Array:
@@ -411,6 +415,8 @@ def _check_cumulants(config: ITDConfig) -> None:
         )
     if config.pursue and not config.imagined:
         raise UserError(f"pursue is {config.pursue} and imagined is 0, expected imagined preferences to pursue.")
+    if config.w_only and not config.through_psi:
+        raise UserError("w_only is True and through_psi is False, expected both: else imitation is of values beside psi.")
     if config.code and config.alternate:
         raise UserError("code is above 0 and alternate is True, expected one of the two: algorithm 1 as printed has a head per agent.")
     if not config.num_cumulants and not has_given(config):

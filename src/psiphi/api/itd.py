@@ -22,7 +22,7 @@ from psiphi.api.judging import shown_and_held
 from psiphi.api.known import Known, known_from
 from psiphi.api.shown import Shown
 from psiphi.configs import Count, Few
-from psiphi.cumulants import Changes, Counted, Cumulants, FeatureFunction
+from psiphi.cumulants import MOST_COLUMNS, Changes, Counted, Cumulants, FeatureFunction
 from psiphi.demos import Demonstrations
 from psiphi.demos.demonstrations import called
 from psiphi.demos.record import record
@@ -49,9 +49,6 @@ OFFLINE_UPDATES = 1_500
 
 LEARNED_UPDATES = 4_000
 """The same where they are learned."""
-
-MOST_COLUMNS = 64
-"""Observations with more numbers than this have too many changes to weigh one by one: their cumulants are learned."""
 
 MOST_HEADS, CODE = 100, 16
 """More agents share one network, and each has a code of so many numbers, unless the config says otherwise. At as many updates codes were

@@ -23,7 +23,7 @@ from psiphi.api import trained as answers
 from psiphi.envs import coingrid
 from psiphi.errors import UserError
 from psiphi.experiments import highway, imitation, paper, pictures, roundabout
-from psiphi.experiments.paper import ALL, FEW, MANY, WORST, Experiment, Figure, Method, Variant
+from psiphi.experiments.paper import ALL, CHANGED, FEW, MANY, WORST, Experiment, Figure, Method, Variant
 from psiphi.experiments.runs import Effort, few_shot_of, run_of
 from psiphi.loops import runs, scan
 from psiphi.loops.evaluate import rollout_returns
@@ -274,15 +274,24 @@ def imitate(
     if unit.method.name != what.reference and not references:
         raise UserError(f"{unit.method.name} is measured by the return of {what.reference}, which there is none of with seed {unit.seed}.")
     run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
-    together = run.algorithm == "itd-dqn"
-    if together and unit.variant.moved:
-        raise UserError(f"{unit.variant.name} changes the world after inference, but {run.algorithm} infers and learns at once.")
-    returns, env_steps, train_s, earlier_s = (
-        roundabout.together(run, JUDGED, **_in(where, "training")) if together else _imitated(what, unit, run, effort, where)
-    )
+    imitated = _together if run.algorithm == "itd-dqn" else _imitated
+    returns, env_steps, train_s, earlier_s, *inferred = imitated(what, unit, run, effort, where)
     by = {} if unit.method.name == what.reference else references
     figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
+    for learned in inferred:
+        figures[unit.method.name] += _reward_figures(what, unit, run, learned, effort)
     return Done(figures, env_steps, train_s, earlier_s)
+
+
+def _reward_figures(what: Experiment, unit: Unit, run: Run, learned: Model, effort: Effort) -> Iterator[tuple[Figure, float, Any]]:
+    """What was inferred beside the truth, in every world in which the variant judges: no learner stands between."""
+    key = jax.random.fold_in(jax.random.key(unit.seed), 4)
+    for end, moved in _judged_in(unit.variant, run):
+        asked = Asked(what, moved, learned, few_shot_of(unit.method), effort)
+        for i, name in enumerate(ASKED):
+            if name in what.measures:
+                for figure, value, extra in ASKED[name](asked, unit.seed, jax.random.fold_in(key, i)):
+                    yield figure._replace(task=figure.task + end), value, extra
 
 
 def rule(
@@ -301,40 +310,78 @@ def _traffic(variant: Variant) -> Any:
 def _return_figures(returns: Mapping[str, float], references: Mapping[str, float]) -> Iterator[tuple[Figure, float, Any]]:
     for metric, scale in (("return", dict.fromkeys(returns, 1.0)), ("normalised_return", references)):
         if scale:
-            shares = {who: value / scale[who] for who, value in returns.items()}
-            for who, value in (shares | {ALL: float(np.mean(list(shares.values())))}).items():
-                yield Figure(metric, who), value, None
+            for end in ("", CHANGED):
+                shares = {who: value / scale[who] for who, value in returns.items() if who.endswith(CHANGED) == bool(end)}
+                every = {ALL + end: float(np.mean(list(shares.values())))} if shares else {}
+                for who, value in (shares | every).items():
+                    yield Figure(metric, who), value, None
 
 
-Returns = tuple[list[dict[str, float]], int, float, float]
+Returns = tuple[list[dict[str, float]], int, float, float] | tuple[list[dict[str, float]], int, float, float, Model]
 """Mean returns by demonstrator, of the method and of those that share its training; environment steps; seconds of training, and of
-these the part of processes before this one."""
+these the part of processes before this one; and the model whose rewards are to be judged by themselves, if there is one."""
+
+
+def _judged_in(variant: Variant, run: Run) -> list[tuple[str, Run]]:
+    """The worlds in which a variant judges: what the names of tasks end with there, and the run in that world."""
+    return [(end, training.changed(run, variant.moved if end else {})) for end in paper.ends_of(variant)]
+
+
+def _everywhere(unit: Unit, run: Run, who: Sequence[str], nets: Sequence[Any]) -> dict[str, float]:
+    """The returns of one policy per demonstrator, as they are, in every world in which the variant judges."""
+    return {name + end: x for end, moved in _judged_in(unit.variant, run) for name, x in _returns(moved, who, nets).items()}
 
 
 def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Where | None) -> Returns:
     """The mean return of one policy per demonstrator, on what that one wants, and what all of them cost."""
     who = unit.variant.demonstrators or what.demonstrators
     place, algorithm = training.worlds.find(run.env), ALGORITHMS[run.algorithm]
-    moved = training.changed(run, unit.variant.moved)
     if not algorithm.watches(run.agent):
-        run = moved  # who learns on the true reward learns where all are judged
-    shown = None
-    if algorithm.watches(run.agent) and place.record is not None:
-        shown = place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
+        return _on_truth(unit, run, who, where)
+    shown = None if place.record is None else place.record(run.world, run.demonstrators, run.episodes, run.seed, "train").demos
     if algorithm.successor_features:
         learner = next((method.algorithm for method in what.methods if method.name == what.reference), "dqn")
-        return _on_inferred(run, who, shown, learner, {**unit.variant.moved, **unit.method.learner, **_steps(effort)}, where)
+        found = _on_inferred(unit, run, who, shown, learner, {**unit.method.learner, **_steps(effort)}, where)
+        return found if what.measures else found[:4]
     if algorithm.tells_apart:
         trained = train(run, **_in(where, "training"), demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
-        return [_returns(moved, who, nets)], 0, trained.wall_s, trained.earlier_s
+        return [_everywhere(unit, run, who, nets)], 0, trained.wall_s, trained.earlier_s
     all_trained = []
     for k, name in enumerate(who):
         # An imitator of one demonstrator is given that one's steps and no number.
         mine = None if shown is None else jax.tree.map(lambda x, k=k: x[k : k + 1], shown)
         wanted = dataclasses.replace(run, task=_wanted(place, run.world, name))
         all_trained.append(train(wanted, **_in(where, f"demonstrator-{k}"), demos=mine, progress=False))
-    return [_returns(moved, who, [trained.net for trained in all_trained])], *_cost(all_trained)
+    return [_everywhere(unit, run, who, [trained.net for trained in all_trained])], *_cost(all_trained)
+
+
+def _on_truth(unit: Unit, run: Run, who: Sequence[str], where: Where | None) -> Returns:
+    """A learner on each true reward, in every world in which all are judged."""
+    place = training.worlds.find(run.env)
+    returns, all_trained = {}, []
+    for end, moved in _judged_in(unit.variant, run):
+        for k, name in enumerate(who):
+            wanted = dataclasses.replace(moved, task=_wanted(place, moved.world, name))
+            all_trained.append(train(wanted, **_in(where, f"demonstrator-{k}{end}"), progress=False))
+            returns |= {name + end: _returns(moved, [name], [all_trained[-1].net])[name]}
+    return [returns], *_cost(all_trained)
+
+
+def _together(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Where | None) -> Returns:
+    """ITD and learners on what it infers, side by side; in a changed world, whoever learns on the true reward there learns on it anew."""
+    (returns, own), env_steps, train_s, earlier_s, learned = roundabout.together(run, JUDGED, **_in(where, "training"))
+    (reference,) = [method for method in what.methods if method.name == what.reference and paper.has(unit.variant, method)]
+    alone = training.completed(run_of(what, unit.variant, reference, effort, unit.seed))
+    place, all_trained = training.worlds.find(run.env), []
+    for end, moved in _judged_in(unit.variant, run)[1:]:
+        own |= {name + end: x for name, x in roundabout.own_returns(moved, learned, JUDGED).items()}
+        for k, name in enumerate(run.demonstrators):
+            learner = dataclasses.replace(alone, world=moved.world, task=_wanted(place, moved.world, name), demonstrator=k)
+            all_trained.append(train(learner, **_in(where, f"demonstrator-{k}{end}"), model=learned, progress=False))
+            returns[name + end] = _returns(learner, [name], [all_trained[-1].net])[name]
+    more = _cost(all_trained)
+    return [returns, own], env_steps + more[0], train_s + more[1], earlier_s + more[2]
 
 
 def _cost(trainings: Sequence[Trained]) -> tuple[int, float, float]:
@@ -347,9 +394,10 @@ def _steps(effort: Effort) -> dict[str, Any]:
 
 
 def _on_inferred(
-    run: Run, who: Sequence[str], shown: Demos | None, algorithm: str, changes: Mapping[str, Any], where: Where | None
-) -> Returns:
-    """A learner on each inferred reward, the same as learns on the true one, and ITD's own policies."""
+    unit: Unit, run: Run, who: Sequence[str], shown: Demos | None, algorithm: str, changes: Mapping[str, Any], where: Where | None
+) -> tuple[list[dict[str, float]], int, float, float, Model]:
+    """A learner on each inferred reward, the same as learns on the true one, and ITD's own policies; in every world in which the variant
+    judges, on what was inferred in the first."""
     inferred = train(run, **_in(where, "training"), demos=shown, progress=False)
     warn_of_collapse(inferred)
     learned = answers.model_of(inferred)
@@ -358,12 +406,13 @@ def _on_inferred(
     all_trained = [inferred]
     for k, name in enumerate(who):
         task = _wanted(place, run.world, name)
-        learner = training.changed(training.default_run(algorithm, run.env, task=task, demonstrator=k, seed=run.seed), changes)
-        trained = train(learner, **_in(where, f"demonstrator-{k}"), model=learned, progress=False)
-        returns[name] = _returns(learner, [name], [trained.net])[name]
-        own[name] = _imitations_return(learner, learned, name, k)
-        all_trained.append(trained)
-    return [returns, own], *_cost(all_trained)
+        first = training.changed(training.default_run(algorithm, run.env, task=task, demonstrator=k, seed=run.seed), changes)
+        for end, learner in _judged_in(unit.variant, first):
+            trained = train(learner, **_in(where, f"demonstrator-{k}{end}"), model=learned, progress=False)
+            returns[name + end] = _returns(learner, [name], [trained.net])[name]
+            own[name + end] = _imitations_return(learner, learned, name, k)
+            all_trained.append(trained)
+    return [returns, own], *_cost(all_trained), learned
 
 
 def _wanted(place: World, config: Any, demonstrator: str) -> str:

@@ -145,9 +145,10 @@ class Together(NamedTuple):
     obs: Array
 
 
-def together(run: Run, judged: int, **kept: Any) -> tuple[list[dict[str, float]], int, float, float]:
+def together(run: Run, judged: int, **kept: Any) -> tuple[list[dict[str, float]], int, float, float, Model]:
     """Mean returns of the learners on the inferred rewards and of ITD's own policies, by exit; environment steps; seconds of training, and
-    those that processes before this one had put down. `kept` says where and how often that is done, as in `runs.by_stretches`."""
+    those that processes before this one had put down; what was inferred. `kept` says where and how often that is done, as in
+    `runs.by_stretches`."""
     started = time.monotonic()
     exits, rounds = run.demonstrators, training.loop_of(run).iterations
     demos = record(run.world, exits, run.episodes, run.seed).demos
@@ -167,10 +168,16 @@ def together(run: Run, judged: int, **kept: Any) -> tuple[list[dict[str, float]]
     key = judging_key(run.seed)
     returns = [
         {exit: float(np.mean(_net(run.world, bc.of_demonstrator(nets, k), jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
-        {exit: float(np.mean(_own(run.world, model, jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)},
+        own_returns(run, model, judged),
     ]
     loop = training.loop_of(run)
-    return returns, loop.env_steps(loop.iterations) * len(exits), train_s, earlier_s
+    return returns, loop.env_steps(loop.iterations) * len(exits), train_s, earlier_s, model
+
+
+def own_returns(run: Run, model: Model, judged: int) -> dict[str, float]:
+    """Mean returns of ITD's own policies in the run's world, by exit."""
+    exits, key = run.demonstrators, judging_key(run.seed)
+    return {exit: float(np.mean(_own(run.world, model, jnp.asarray(k), key, judged))) for k, exit in enumerate(exits)}
 
 
 class _Learners(NamedTuple):

@@ -56,7 +56,8 @@ def _on_roundabout(variant: Variant, method: Method, effort: Effort, seed: int) 
     if method.algorithm not in roundabout.ROWS:
         raise UserError(f"Roundabout has no row for {method.algorithm!r}, expected one of {', '.join(roundabout.ROWS)}.")
     algorithm, fields = roundabout.ROWS[method.algorithm]
-    run = training.changed(training.default_run(algorithm, "roundabout", seed=seed, **fields()), variant.changes)
+    shown = {name: value for name, value in method.changes.items() if name == "episodes"}
+    run = training.changed(training.default_run(algorithm, "roundabout", seed=seed, **fields()), {**variant.changes, **shown})
     return dataclasses.replace(_with_demonstrations(run), **_less(run, effort))
 
 

@@ -204,6 +204,12 @@ def _levelled(config: CoinGridConfig, cells: Array, reward: Array, gamma: float)
 def _inferred_table(config: CoinGridConfig, model: Model, cells: Array) -> Array:
     """The demonstrators' inferred rewards of every action in every state of a board."""
     obs = coingrid_exact.all_observations(config, cells)
+    if models.needs_next(model):
+        led = coingrid_exact.moves(config, cells)
+        here, there = jnp.broadcast_to(obs[:, :, None], (*led.mask.shape, *obs.shape[2:])), obs[led.mask, led.pose]
+        action = jnp.broadcast_to(jnp.arange(led.mask.shape[2]), led.mask.shape).reshape(-1)
+        flat = [x.reshape(-1, *obs.shape[2:]) for x in (here, there)]
+        return models.rewards(model, flat[0], action, flat[1], led.discount.reshape(-1)).reshape(*led.mask.shape, -1)
     assert isinstance(model.net, PsiPhiNet)
     rewards = model.net.phi(obs.reshape(-1, *obs.shape[2:])) @ model.prior.basis.T
     return rewards.reshape(*obs.shape[:2], *rewards.shape[1:])
@@ -240,13 +246,12 @@ def truth(config: CoinGridConfig, demonstrators: tuple[str, ...], model: Model, 
     """All that judges a model against the truth; the seed draws held-out demonstrations, random steps and boards."""
     phi_key, planner_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3))
     accuracy = held_out_accuracy(config, demonstrators, model, seed, episodes)
-    whole_steps = models.needs_next(model)  # an exact plan needs the reward of every action, wherever it leads
     return {
         "demonstrators": list(demonstrators),
         "accuracy": accuracy["accuracy"],
         "ceiling_accuracy": accuracy["ceiling"],
         **explained(config, demonstrators, model, phi_key),
-        **({} if whole_steps else {"planner_return": planned_on_inferred(config, demonstrators, model, planner_key)}),
+        "planner_return": planned_on_inferred(config, demonstrators, model, planner_key),
         "preferences": np.asarray(model.w).tolist(),
         "units": np.asarray(model.units).tolist(),
     }

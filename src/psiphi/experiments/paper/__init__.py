@@ -22,6 +22,7 @@ from psiphi.experiments.paper import (
 )
 from psiphi.experiments.paper.experiment import (
     ALL,
+    CHANGED,
     EGO,
     FEW,
     MANY,
@@ -36,6 +37,7 @@ from psiphi.experiments.paper.experiment import (
     Printed,
     Table,
     Variant,
+    ends_of,
     figures_of,
     has,
 )
@@ -68,7 +70,7 @@ WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT 
 """What needs more than psiphi's own dependencies; `psiphi reproduce all` leaves it out."""
 
 __all__ = [
-    "ALL", "EGO", "EXPERIMENTS", "FEW", "MANY", "OVER_CONTROL", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS",
+    "ALL", "CHANGED", "EGO", "EXPERIMENTS", "FEW", "MANY", "OVER_CONTROL", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS",
     "WITH_EXTRAS", "WORST",
-    "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "figures_of", "has",
+    "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "ends_of", "figures_of", "has",
 ]  # fmt: skip

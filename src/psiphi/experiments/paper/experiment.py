@@ -10,6 +10,9 @@ TASKS = ("R+G", "R-G", "-R+G", "-R-G")
 ALL = "all"
 """The task of a cell that is about all demonstrators together."""
 
+CHANGED = ", changed"
+"""What the name of a task ends with where it is judged in a changed world."""
+
 WORST = "worst"
 """The task of a cell that is the least over the colours."""
 
@@ -42,8 +45,10 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What it changes in a run there, by dotted name such as world.num_layouts."""
     moved: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What changes in the world once the demonstrations are learned from, by dotted name such as world.coins: there RL learns on what was
-    inferred, and there imitators are judged."""
+    """What changes in a second world, by dotted name such as world.coins. All are judged there, too: RL learns there anew, on the true
+    reward or on what was inferred in the first world; imitators are judged as they are. Empty: there is no second world."""
+    known: bool = True
+    """Whether the true rewards can be set beside what is inferred, step by step."""
     task: str | None = None
     """The ego's own task, in words, where it has one."""
     ego: str = ""
@@ -150,7 +155,11 @@ class Experiment:
                 return [Figure(metric, variant.task or EGO) for metric in ("auc", "final_return", "steps_to_90")]
             case "imitate" | "rule":
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
-                return [Figure(metric, who) for metric in metrics for who in (*(variant.demonstrators or self.demonstrators), ALL)]
+                who, ends = variant.demonstrators or self.demonstrators, ends_of(variant)
+                earned = [Figure(metric, name + end) for metric in metrics for end in ends for name in (*who, ALL)]
+                inferred = self.measures if variant.known and method.algorithm == "itd" and method.trained_as is None else ()
+                known = [figure for measure in inferred for figure in figures_of(measure, who)]
+                return earned + [figure._replace(task=figure.task + end) for end in ends for figure in known]
             case "predict":
                 return [Figure(metric, ALL) for metric in ("accuracy", "best_accuracy", "shown_accuracy")]
             case "goals":
@@ -163,6 +172,11 @@ class Experiment:
             case "model":
                 measures = self.measures if method.trains else ("gpi-ceiling",)
         return [figure for measure in measures for figure in figures_of(measure, self.demonstrators)]
+
+
+def ends_of(variant: Variant) -> tuple[str, ...]:
+    """What the names of tasks end with, by the worlds in which a variant judges."""
+    return ("", CHANGED) if variant.moved else ("",)
 
 
 def has(variant: Variant, thing: Method | Table | Panel) -> bool:
