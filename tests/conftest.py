@@ -1,8 +1,10 @@
 """What every test run shares: JAX on the CPU, compiled code kept between runs, and types and shapes checked at every call."""
 
+import gc
 import os
 import platform
 import signal
+from importlib import metadata
 from pathlib import Path
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -14,6 +16,12 @@ _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 # By machine, as compiled code may use instructions that another machine with the same home folder lacks.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_caches / "psiphi" / "jax-tests" / (platform.node() or "here")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the process
+    # Most programs here run once, for milliseconds, after seconds of compiling: plain code will do, made in less than half of the time.
+    # Processes that tests start inherit it, but for what is pinned to the bit: golden.py sets flags of its own.
+    _quickly = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_quickly}".strip()
+gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects that stay: to look through them often takes a fifth of the time
 
 from beartype import BeartypeConf, beartype  # noqa: E402
 from hypothesis import settings  # noqa: E402
