@@ -20,7 +20,9 @@ if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not k
     # Most programs here run once, for milliseconds, after seconds of compiling: plain code will do, made in less than half of the time.
     # Processes that tests start inherit it, but for what is pinned to the bit: golden.py sets flags of its own.
     _quickly = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_quickly}".strip()
+    _given = os.environ.get("XLA_FLAGS", "")
+    if _quickly not in _given:  # workers inherit what the first process set; other flags would be other compiled programs
+        os.environ["XLA_FLAGS"] = f"{_given} {_quickly}".strip()
 gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects that stay: to look through them often takes a fifth of the time
 
 from beartype import BeartypeConf, beartype  # noqa: E402
