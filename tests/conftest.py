@@ -36,9 +36,9 @@ settings.register_profile("psiphi", deadline=None)  # the first example of a pro
 settings.load_profile("psiphi")
 
 LONGEST_FIRST = (
-    "api", "wants", "divergence", "cli", "same_actions", "matrix", "tutorial", "baselines", "tune", "golden", "model_files",
-    "roundabout_table", "together", "codes", "explore", "docs", "traffic_experiments", "api_baselines", "toys", "known_worlds",
-    "imitation", "highway", "fuzz", "roundabout", "resume",
+    "api", "wants", "matrix", "cli", "golden", "known_worlds", "same_actions", "tune", "baselines", "divergence", "traffic_experiments",
+    "api_baselines", "roundabout_table", "codes", "tutorial", "toys", "roundabout", "highway", "model_files", "explore", "imitation",
+    "resume", "together", "algorithms", "docs", "fuzz",
 )  # fmt: skip
 """Files of tests that take long. Workers take whole files: one that begins its longest at the end lets the others wait for it."""
 
