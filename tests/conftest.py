@@ -1,8 +1,10 @@
 """What every test run shares: JAX on the CPU, compiled code kept between runs, and types and shapes checked at every call."""
 
+import gc
 import os
 import platform
 import signal
+from importlib import metadata
 from pathlib import Path
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -14,6 +16,14 @@ _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 # By machine, as compiled code may use instructions that another machine with the same home folder lacks.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_caches / "psiphi" / "jax-tests" / (platform.node() or "here")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the process
+    # Most programs here run once, for milliseconds, after seconds of compiling: plain code will do, made in less than half of the time.
+    # Processes that tests start inherit it, but for what is pinned to the bit: golden.py sets flags of its own.
+    _quickly = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+    _given = os.environ.get("XLA_FLAGS", "")
+    if _quickly not in _given:  # workers inherit what the first process set; other flags would be other compiled programs
+        os.environ["XLA_FLAGS"] = f"{_given} {_quickly}".strip()
+gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects that stay: to look through them often takes a fifth of the time
 
 from beartype import BeartypeConf, beartype  # noqa: E402
 from hypothesis import settings  # noqa: E402
@@ -26,9 +36,9 @@ settings.register_profile("psiphi", deadline=None)  # the first example of a pro
 settings.load_profile("psiphi")
 
 LONGEST_FIRST = (
-    "api", "wants", "divergence", "cli", "same_actions", "matrix", "tutorial", "baselines", "tune", "golden", "model_files",
-    "roundabout_table", "together", "codes", "explore", "docs", "traffic_experiments", "api_baselines", "toys", "known_worlds",
-    "imitation", "highway", "fuzz", "roundabout", "resume",
+    "api", "wants", "matrix", "cli", "golden", "known_worlds", "same_actions", "tune", "baselines", "divergence", "traffic_experiments",
+    "api_baselines", "roundabout_table", "codes", "tutorial", "toys", "roundabout", "highway", "model_files", "explore", "imitation",
+    "resume", "together", "algorithms", "docs", "fuzz",
 )  # fmt: skip
 """Files of tests that take long. Workers take whole files: one that begins its longest at the end lets the others wait for it."""
 

@@ -88,7 +88,7 @@ def test_all_that_drive_hold_an_entry_of_the_table_and_parked_cars_stay(name):
     assert np.abs(moved[fine][:, None] - allowed).min(axis=1).max() < 1e-3
     parked = highway.adversarial()
     env = highway.make(dataclasses.replace(parked, cars=8, max_steps=10))
-    state, _ = env.reset(jax.random.key(0))
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
     later, _ = jax.jit(env.step)(state, jnp.asarray(0), jax.random.key(0))
     assert (np.asarray(later.cars.speed[1:]) == 0).all()
 

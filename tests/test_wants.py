@@ -181,10 +181,10 @@ def a_batch() -> tuple[Demonstration, Transition]:
 def test_cumulants_are_not_learned_and_successor_features_do_not_shape_the_torso():
     config, net = tiny_net()
     only_psi = dataclasses.replace(config, bc_weight=0.0, itd_weight=0.0, sparsity=0.0)
-    gradients = jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), only_psi)[0])(net)
+    gradients = jax.jit(jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), only_psi)[0]))(net)
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves((gradients.torso, gradients.given, gradients.value_heads, gradients.w)))
     assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(gradients.psi_heads))
-    whole = jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), config)[0])(net)
+    whole = jax.jit(jax.grad(lambda n: wants.joint_loss(n, net, *a_batch(), jnp.ones(()), config)[0]))(net)
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(whole.given)) and np.any(whole.w != 0)
 
 
