@@ -17,13 +17,13 @@ _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_caches / "psiphi" / "jax-tests" / (platform.node() or "here")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the process
-    # Most programs here run once, for milliseconds, after seconds of compiling: plain code will do, made in less than half of the time.
+    # Most programs here run once, for milliseconds, after seconds of compiling: plain code will do, made in about half of the time.
     # Processes that tests start inherit it, but for what is pinned to the bit: golden.py sets flags of its own.
     _quickly = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
     _given = os.environ.get("XLA_FLAGS", "")
     if _quickly not in _given:  # workers inherit what the first process set; other flags would be other compiled programs
         os.environ["XLA_FLAGS"] = f"{_given} {_quickly}".strip()
-gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects that stay: to look through them often takes a fifth of the time
+gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects that stay: to look through them often takes long
 
 from beartype import BeartypeConf, beartype  # noqa: E402
 from hypothesis import settings  # noqa: E402
