@@ -57,11 +57,9 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def test_help_loads_nothing_heavy_and_takes_well_under_a_second():
-    heavy = "{'jax', 'matplotlib', 'equinox'} & set(sys.modules)"
-    code = f"import sys, time\nfrom psiphi.cli import run\nrun(['--help'])\nprint({heavy}, time.process_time())"
-    heavy, seconds = python(code).splitlines()[-1].rsplit(" ", 1)
-    assert heavy == "set()" and float(seconds) < 1
+def test_help_loads_nothing_heavy():
+    heavy = "{'jax', 'matplotlib', 'equinox', 'scipy'} & set(sys.modules)"
+    assert python(f"import sys\nfrom psiphi.cli import run\nrun(['--help'])\nprint({heavy})").splitlines()[-1] == "set()"
 
 
 def test_help_and_version_are_there(capsys):

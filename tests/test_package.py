@@ -25,11 +25,6 @@ def test_import_is_light_and_registers_the_environment():
     assert "psiphi/CoinGrid-v0" in python("import psiphi, gymnasium; print(*gymnasium.registry)").split()
 
 
-def test_import_takes_well_under_a_second():
-    """Of computing: the clock on the wall also counts what else the machine does."""
-    assert min(float(python("import time, psiphi; print(time.process_time())")) for _ in range(3)) < 1
-
-
 def test_the_environment_is_named_by_a_string_so_that_jax_stays_asleep():
     assert isinstance(gymnasium.registry["psiphi/CoinGrid-v0"].entry_point, str)
 
