@@ -125,6 +125,15 @@ HEADLINE = (
         ALONE,
     ),
     Row("The same", "table-2-highway", "highway-multi-task", GOALS, "psiphi", "dqn-moved", "a DQN from another goal"),
+    Row(
+        "The same, imagined goals practised first",
+        "table-2-highway",
+        "highway-multi-task",
+        GOALS,
+        "psiphi-imagined",
+        "imagined-alone",
+        ALONE,
+    ),
     Row("Third exit of the roundabout: final return", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "psiphi-alone", ALONE),
     Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn", "DQN"),
 )

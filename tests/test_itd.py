@@ -12,7 +12,7 @@ import pytest
 
 from psiphi import gpi, optim, replay
 from psiphi import model as models
-from psiphi.agents import itd
+from psiphi.agents import itd, psiphi, together
 from psiphi.agents.itd import ITDConfig
 from psiphi.cumulants import Given
 from psiphi.errors import UserError
@@ -586,6 +586,14 @@ def test_what_is_imagined_is_pursued_in_turn():
 def test_what_cannot_be_imagined_is_refused(changes):
     with pytest.raises(UserError, match="imagined is"):
         itd.make(replace(IMAGINES, **changes), SPEC, AGENTS, PACE)
+
+
+def test_who_cannot_imagine_says_so():
+    psiphi_config = psiphi.PsiPhiConfig(itd=replace(IMAGINES, alternate=False))
+    with pytest.raises(UserError, match="itd.imagined is 3"):
+        psiphi.make(psiphi_config, SPEC, AGENTS, PACE)
+    with pytest.raises(UserError, match="itd.imagined is 3"):
+        together.check(together.TogetherConfig(itd=IMAGINES), AGENTS, PACE._replace(num_envs=AGENTS))
 
 
 # --- Switches ------------------------------------------------------------------------------------------------------------

@@ -120,6 +120,8 @@ def check(config: TogetherConfig, num_demonstrators: int, pace: Pace) -> None:
         raise UserError(
             f"num_envs is {pace.num_envs}, expected a multiple of {num_demonstrators}: every demonstrator's learner gets as many."
         )
+    if config.itd.imagined:
+        raise UserError(f"itd.imagined is {config.itd.imagined}, expected 0: there is a learner for each demonstrator and for no one else.")
     unused = {"n_step": (config.dqn.n_step, 1), "bc_weight": (config.dqn.bc_weight, 0.0)}
     for name, (found, expected) in unused.items():
         if found != expected:

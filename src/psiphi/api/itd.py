@@ -99,6 +99,10 @@ def offline(config: ITDConfig | None, demos: Demonstrations, features: Any = Non
     if config is None:
         config = OFFLINE if math.prod(demos.obs.shape[1:]) <= MOST_COLUMNS or counted_in(demos) else LEARNED
         config = dataclasses.replace(config, cumulants="given") if features is not None and config is OFFLINE else config
+    if config.imagined:
+        raise UserError(
+            f"imagined is {config.imagined}, expected 0: psiphi.ITD learns from logs alone and imagines nothing; psiphi train does."
+        )
     if (features is not None) != (config.cumulants == "given"):
         raise UserError(
             'cumulants is "given", but there are no features: expected psiphi.ITD(config, features=...), a function or names of columns.'
