@@ -116,7 +116,7 @@ def test_a_reward_inferred_in_the_old_world_is_learned_on_in_both(monkeypatch):
     monkeypatch.setattr(measures, "_own_returns", lambda world, *_: worlds.append(world.coins) or 1.0)
     unit = Unit(CURVE.variants[0], next(one for one in CURVE.methods if one.name == "itd-10"), 1000)
     sharing = [one.method for one in reproduce.judged(CURVE, unit)]
-    by = dict.fromkeys(("R", "G", "R, changed", "G, changed"), 1.0)
+    by: dict[str, float] = dict.fromkeys(("R", "G", "R, changed", "G, changed"), 1.0)
     done = measures.imitate(CURVE, unit, sharing, Effort(episodes=2), by)
     assert runs == [("itd", OLD, None), *[("dqn", OLD, inferred), ("dqn", NEW, inferred)] * 2] and worlds == [OLD, NEW] * 2
     assert set(done.figures) == {"itd-10", "itd-policy-10"} and asked == [(OLD, inferred), (NEW, inferred)]
@@ -137,7 +137,7 @@ def test_on_roundabout_the_reward_is_learned_on_anew_from_another_start(monkeypa
     variant = CURVE.variants[1]
     unit = Unit(variant, next(one for one in CURVE.methods if one.name == "itd-10"), 1000)
     sharing = [one.method for one in reproduce.judged(CURVE, unit)]
-    by = dict.fromkeys(("exr", "nxr", "exr, changed", "nxr, changed"), 1.0)
+    by: dict[str, float] = dict.fromkeys(("exr", "nxr", "exr, changed", "nxr, changed"), 1.0)
     done = measures.imitate(CURVE, unit, sharing, Effort(), by)
     assert runs == [("ppo", "exr", 125.0, 0, "it"), ("ppo", "nxr", 125.0, 1, "it")]
     found = {name: {(f.metric, f.task): x for f, x, _ in rows} for name, rows in done.figures.items()}

@@ -158,7 +158,7 @@ class State(NamedTuple):
     net: PsiPhiNet
     target: PsiPhiNet
     optimiser: Any
-    demos: Demos
+    demos: Demos | None
     seen: Array
     """Steps of each demonstrator ever added; the ring of demonstrations overwrites its oldest."""
     experience: Any
