@@ -97,7 +97,7 @@ OUT_OF_RANGE = [
     (PsiPhiConfig, {"temperature": -1}, "temperature is -1.0, expected at least 0"),
     (PsiPhiConfig, {"itd": {}}, "itd is {}, which is not a ITDConfig"),
     (PsiPhiConfig, {"n_step": 0}, "n_step is 0, expected at least 1"),
-    (FewShotConfig, {"inference": "guess"}, "inference is 'guess', expected one of 'bayes', 'ridge', 'least-squares'"),
+    (FewShotConfig, {"inference": "guess"}, "inference is 'guess', expected one of 'bayes', 'ridge', 'imagined', 'least-squares'"),
     (LoopConfig, {"seed": -1}, "seed is -1, expected at least 0"),
     (LoopConfig, {"seed": 10**20}, "seed is 100000000000000000000, expected at most 4,294,967,295"),
     (BCConfig, {"batch": 0}, "batch is 0, expected at least 1"),
