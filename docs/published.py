@@ -93,6 +93,7 @@ def shots(k: int) -> tuple[Figure, ...]:
 
 
 IMITATION, AREA = (Figure("normalised_return", ALL),), (Figure("auc", EGO),)
+MOVED = (Figure("normalised_return", ALL + CHANGED),)
 REWARDS, PREDICTED = (Figure("r2", "R"), Figure("r2", "G")), (Figure("accuracy", ALL),)
 SOLVED, NEARLY_BEST = (Figure("steps_to_90", EGO),), (Figure(STEPS_TO_BEST, EGO),)
 GOALS, FINAL = (Figure("normalised_return", ALL, FEW),), (Figure("final_return", EGO),)
@@ -107,6 +108,8 @@ HEADLINE = (
     Row("New task, after 100 episodes: return", "table-2", "coingrid", shots(100), "psiphi", "sqilv2", "SQILv2", paper=("100-shot", OURS)),
     Row("Inferred rewards: variance explained", "table-2", "coingrid", REWARDS, "psiphi", "paper", "the paper's losses as printed"),
     Row("Imitation on CoinGrid: return", "table-1", "coingrid", IMITATION, "itd", "bc", "BC", paper=(MEAN, ITD)),
+    Row("The same, one episode of each demonstrator: return", "table-1-curve", "coingrid", IMITATION, "itd-counts-1", "bc-1", "BC"),
+    Row("The same, and the world changes: return", "table-1-curve", "coingrid", MOVED, "itd-counts-1", "bc-1", "BC"),
     Row("Imitation on Roundabout: return", "table-1", "roundabout", IMITATION, "itd", "gail", "GAIL", paper=(MEAN, ITD)),
     Row("Next actions on Roundabout: accuracy", "figure-imitation", "roundabout", PREDICTED, "psiphi", "bc", "BC", 3, paper=PREDICTING),
     Row("Own task, as demonstrated: steps to 90 %", "figure-coingrid", "coingrid-aligned", SOLVED, "psiphi", "dqn", "DQN", 0, True),
