@@ -5,8 +5,8 @@ from psiphi.experiments.paper.shared import CONTINUOUS, HIGHWAY_PANELS, UNRECORD
 
 _AS_ON_HIGHWAY = {
     **CONTINUOUS, **UNRECORDED, "steps": 32_000, "agent.n_step": 1, "agent.follow": 0.0, "agent.followed": 0.0, "agent.follow_on": 0.0,
-    "agent.stretch": 0, "agent.act_by_newest": False, "agent.act_by_member": False, "agent.task_memory": 0.99, "agent.task_ridge": 1e-3,
-    "agent.itd.torso": "crowd-norm", "agent.itd.clip": 10.0,
+    "agent.stretch": 0, "agent.guide": "", "agent.act_by_newest": False, "agent.act_by_member": False, "agent.task_memory": 0.99,
+    "agent.task_ridge": 1e-3, "agent.itd.torso": "crowd-norm", "agent.itd.clip": 10.0,
 }  # fmt: skip
 """Roundabout had no settings of its own when this was run."""
 
