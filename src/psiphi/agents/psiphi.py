@@ -309,10 +309,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
     optimiser = itd.make_optimiser(inner, pace)
-    cloning = bc.BCConfig(
-        config.guide or inner.torso, inner.torso_hidden, inner.psi_hidden, inner.learning_rate, inner.cosine, clip=inner.clip
-    )
-    clone_optimiser = optim.adam(cloning.learning_rate, clip=cloning.clip, cosine_steps=pace.updates if cloning.cosine else 0)
+    cloning = bc.BCConfig(config.guide or inner.torso, inner.torso_hidden, inner.psi_hidden)
     guided = bool(config.guide) and num_demonstrators > 0
     experience = replay.make_experience(
         num_envs=pace.num_envs, size=inner.replay_size, batch=config.batch, n_step=max(config.n_step, 2), spec=spec
@@ -336,7 +333,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             count=jnp.zeros((), jnp.int32),
             ramp=itd.ramp_length(inner, pace),
             task=tasks.no_experience(net.w.shape[1]),
-            guide=(clones, optim.start(clone_optimiser, clones)) if guided else None,
+            guide=(clones, optim.start(optimiser, clones)) if guided else None,
         )
 
     def observe(state: State, rollout: Transition) -> State:
@@ -406,7 +403,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         """The clones, after a step on what the demonstrators did."""
         clones, clone_state = state.guide
         gradients, _ = jax.grad(bc.loss, has_aux=True)(clones, demo, state.seen > 0, cloning)
-        return optim.step(clone_optimiser, gradients, clone_state, clones)
+        return optim.step(optimiser, gradients, clone_state, clones)
 
     def clones_of(state: State, obs: Array) -> Float[Array, "B K A"]:
         """Logits of all clones."""
