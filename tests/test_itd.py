@@ -450,6 +450,7 @@ def inferred_rewards(config: ITDConfig, state: itd.State) -> np.ndarray:
 
     @quick_jit
     def judge(state: itd.State, obs: jax.Array, action: jax.Array) -> jax.Array:
+        assert state.demos is not None
         net = itd.deployed(config, state)
         w = itd.preferences(config, net.w)
         return models.rewards(Model(net, w, models.measure_units(net, w, state.demos)), obs, action)
