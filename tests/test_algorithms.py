@@ -67,7 +67,7 @@ def test_every_loop_runs_it_and_what_is_deployed_has_the_shapes_of_its_net(name)
         assert shapes(deployed) == shapes(net)
 
 
-@pytest.mark.parametrize("name", ["dqn", "sqil", "gail", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "guided-dqn", "sqil", "gail", "ppo"])
 def test_drawing_from_the_deployed_network_is_the_judged_policy(name):
     algorithm = ALGORITHMS[name]
     config = algorithm.config()
@@ -85,6 +85,7 @@ SEES: list[tuple[Any, bool, bool]] = [
     (PsiPhiConfig(itd=ITDConfig(bc_weight=0.0, itd_weight=0.0)), False, True),
     (DQNConfig(), False, True),
     (DQNConfig(bc_weight=0.1), True, True),
+    (ALGORITHMS["guided-dqn"].config(), True, True),
     (PPOConfig(), False, True),
     (PPOConfig(bc_weight=0.1), True, True),
     (ALGORITHMS["bc"].config(), True, False),

@@ -38,6 +38,7 @@ NETS: dict[str, dict[str, Any]] = {
     "itd": _ITD,
     "psiphi": {**_inside("itd", _ITD), "batch": 4},
     "dqn": _DQN,
+    "guided-dqn": {**_inside("dqn", _DQN), "clone.torso_hidden": (8,), "clone.batch": 4},
     "bc": {"torso_hidden": (8,), "batch": 4},
     "sqil": _inside("dqn", _DQN),
     "gail": {"torso_hidden": (8,), "head_hidden": (8,), "batch": 4, "steps": 1, **_inside("ppo", _PPO)},

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
-from psiphi.agents import bc, dqn, gail, itd, ppo, psiphi, sqil, together
+from psiphi.agents import bc, dqn, gail, guided, itd, ppo, psiphi, sqil, together
 from psiphi.errors import UserError
 from psiphi.spaces import Space
 from psiphi.types import Agent, EnvSpec
@@ -134,6 +134,19 @@ ALGORITHMS: dict[str, Algorithm] = {
             watches=_clones,
             paid=_always,
             paper=dqn.paper,
+        ),
+        Algorithm(
+            "guided-dqn",
+            "Deep Q-learning that now and then follows clones of the demonstrators, which share nothing with it.",
+            guided.GuidedConfig,
+            guided.make,
+            space=guided.SPACE,
+            net=lambda config, spec, agents, key: dqn.initial_net(config.dqn, spec, 0, key),
+            deployed=lambda config, state: dqn.deployed(config.dqn, state.learner),
+            watches=_always,
+            paid=_always,
+            started=lambda state, net: state._replace(learner=_from_network(state.learner, net)),
+            watches_always=True,
         ),
         Algorithm(
             "bc",

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float
 
 from psiphi import configs, gpi, losses, optim, replay, spaces, tasks
-from psiphi.agents import bc, itd
+from psiphi.agents import bc, following, itd
 from psiphi.agents.itd import ITDConfig
 from psiphi.configs import BatchSize, Few, Number, Share, Weight
 from psiphi.errors import UserError
@@ -104,10 +104,6 @@ def paper(config: PsiPhiConfig = PsiPhiConfig()) -> PsiPhiConfig:  # noqa: B008 
         config, itd=itd.paper(config.itd), n_step=8, batch=64, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0,
         temperature=0.0, gpi_bootstrap=False, pessimistic_target=False, ego_from_demonstrator=False,
     )  # fmt: skip
-
-
-FOLLOWED = 0.25
-"""The part of a run's updates in which the ego follows demonstrators, if it does, unless the config says more."""
 
 
 class State(NamedTuple):
@@ -345,20 +341,9 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         random = jax.random.randint(action_key, obs.shape[:1], 0, spec.num_actions)
         chosen = jnp.where(jax.random.bernoulli(explore_key, share, obs.shape[:1]), random, acting(state, obs, policy_key))
         follows = (config.follow or config.follow_on) and num_demonstrators
-        return jnp.where(led(state, obs.shape[0]), imitated(state, obs), chosen) if follows else chosen
-
-    def led(state: State, count: int) -> Array:
-        """In which environments a demonstrator is followed: none before something was learned from them."""
-        passed = optim.progress(state.count, jnp.asarray(max((config.followed or FOLLOWED) * pace.updates, 1.0)))
-        share = jnp.maximum(config.follow * (1 - passed), config.follow_on)
-        chosen = drawn(state, count)[0] < share if config.stretch else jnp.arange(count) < jnp.round(share * count)
-        return chosen & (state.count > 0)
-
-    def drawn(state: State, count: int) -> Float[Array, "2 n"]:
-        """Two numbers from 0 to 1 for each environment, new ones after every stretch, the same with every seed. Environments take turns."""
-        begun = (state.count + jnp.arange(count) * config.stretch // count) // config.stretch
-        keys = jax.vmap(lambda i, n: jax.random.fold_in(jax.random.fold_in(jax.random.key(0), i), n))(jnp.arange(count), begun)
-        return jax.vmap(lambda key: jax.random.uniform(key, (2,)), out_axes=1)(keys)
+        if not follows:
+            return chosen
+        return jnp.where(following.led(config, state.count, obs.shape[0], pace.updates), imitated(state, obs), chosen)
 
     def imitated(state: State, obs: Array) -> Array:
         """What the demonstrators would do, each in every K-th environment, or in those that drew it."""
@@ -367,9 +352,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             values = clones_of(state, obs)[:, :, None]
         else:
             values = net.task_values(obs, itd.preferences(inner, net.w[:num_demonstrators]))
-        whose = jnp.arange(obs.shape[0]) % num_demonstrators
-        if config.stretch:
-            whose = (drawn(state, obs.shape[0])[1] * num_demonstrators).astype(jnp.int32)
+        whose = following.whom(config, state.count, obs.shape[0], num_demonstrators)
         return jnp.argmax(jnp.mean(values, axis=2)[jnp.arange(obs.shape[0]), whose], axis=-1)
 
     def acting(state: State, obs: Array, key: Array) -> Array:

@@ -20,6 +20,7 @@ from psiphi.agents import gail, itd, psiphi, sqil
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
+from psiphi.agents.guided import GuidedConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.psiphi import PsiPhiConfig
@@ -312,6 +313,10 @@ PRESETS = {
     "itd": lambda: _recorded(ITDConfig(torso="egocentric"), updates=6_000, prefill_steps=2_048, evaluate_every=0),
     "psiphi": lambda: _recorded(**beside_demonstrators()),
     "dqn": lambda: _recorded(DQNConfig(torso="egocentric"), steps=50_000, updates_per_rollout=2, evaluate_every=2_048),
+    "guided-dqn": lambda: _recorded(
+        GuidedConfig(dqn=DQNConfig(torso="egocentric"), clone=BCConfig(torso="egocentric")),
+        steps=50_000, updates_per_rollout=2, evaluate_every=2_048,
+    ),
     "bc": lambda: _recorded(BCConfig(torso="egocentric"), updates=4_000, evaluate_every=2_048),
     "sqil": lambda: _recorded(
         SQILConfig(dqn=dataclasses.replace(sqil.default_dqn(), torso="egocentric")), steps=50_000, evaluate_every=2_048

@@ -18,6 +18,7 @@ from psiphi.agents import sqil
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
+from psiphi.agents.guided import GuidedConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.psiphi import PsiPhiConfig
@@ -204,6 +205,7 @@ PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
     "itd": lambda: PACE | {"agent": _itd(), "evaluate_every": 0},
     "psiphi": lambda: PACE | {"agent": PsiPhiConfig(itd=_itd(), temperature=0.0), "study": 500},
     "dqn": lambda: PACE | {"agent": _dqn(), "updates_per_rollout": 2},
+    "guided-dqn": lambda: PACE | {"agent": GuidedConfig(dqn=_dqn(), clone=BCConfig(mirror=False)), "updates_per_rollout": 2},
     "bc": lambda: PACE | {"agent": BCConfig(mirror=False), "steps": 0, "updates": 4_000, "evaluate_every": 1_000},
     "sqil": lambda: PACE | {"agent": SQILConfig(dqn=_soft()), "updates_per_rollout": 2},
     "gail": lambda: PACE | {"agent": GAILConfig(ppo=replace(_ppo(), gamma=0.95), mirror=False)},

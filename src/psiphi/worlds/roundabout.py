@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from psiphi.agents.bc import BCConfig
+from psiphi.agents.guided import GuidedConfig
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import EXITS, RoundaboutConfig
 from psiphi.envs.traffic_gym import TrafficEnv
@@ -96,6 +98,21 @@ def _psiphi() -> dict[str, Any]:
     return fields | {"agent": agent, "demos": "recorded", "episodes": 100, "study": 500, "prefill_steps": 256, "steps": 64_000}
 
 
+def _guided() -> dict[str, Any]:
+    """A DQN with PsiPhi-learning's torso, returns, pace and clones, and with the DQN's own settings otherwise."""
+    like, fields = _psiphi(), traffic.presets(reward_offset=0.0, psiphi_updates=2)["guided-dqn"]()
+    inner, shared = like["agent"].itd, like["agent"]
+    clone = BCConfig(
+        torso=shared.guide, torso_hidden=inner.torso_hidden, head_hidden=inner.psi_hidden, learning_rate=inner.learning_rate,
+        clip=inner.clip, batch=inner.batch, ema=0.0, mirror=False,
+    )  # fmt: skip
+    agent = GuidedConfig(
+        dqn=replace(fields["agent"].dqn, torso=inner.torso), clone=clone, follow=shared.follow, followed=shared.followed,
+        follow_on=shared.follow_on, stretch=shared.stretch,
+    )  # fmt: skip
+    return like | {"agent": agent}
+
+
 ROUNDABOUT = World(
     name="roundabout",
     words="Roundabout, where the ego must leave at the third exit and the others leave at the first or second",
@@ -109,6 +126,6 @@ ROUNDABOUT = World(
     watched=_watched,
     figures=_figures,
     longest=lambda config: config.max_steps,
-    presets=traffic.presets(reward_offset=0.0, psiphi_updates=2) | {"psiphi": _psiphi},
+    presets=traffic.presets(reward_offset=0.0, psiphi_updates=2) | {"psiphi": _psiphi, "guided-dqn": _guided},
     drawn=_drawn,
 )

@@ -12,6 +12,7 @@ from jax import Array
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.dqn import DQNConfig
 from psiphi.agents.gail import GAILConfig
+from psiphi.agents.guided import GuidedConfig
 from psiphi.agents.itd import ITDConfig
 from psiphi.agents.ppo import PPOConfig
 from psiphi.agents.psiphi import PsiPhiConfig
@@ -151,6 +152,7 @@ def presets(*, reward_offset: float, psiphi_updates: int) -> dict[str, Callable[
         "psiphi": lambda: pace | {"agent": replace(psiphi(), reward_offset=reward_offset), "updates_per_rollout": psiphi_updates},
         "itd": lambda: pace | {"agent": itd(), "evaluate_every": 0},
         "dqn": lambda: pace | {"agent": replace(dqn(), reward_offset=reward_offset)},
+        "guided-dqn": lambda: pace | {"agent": GuidedConfig(dqn=replace(dqn(), reward_offset=reward_offset), clone=bc())},
         "bc": lambda: pace | {"agent": bc(), "pooled": True},
         "sqil": lambda: pace | {"agent": sqil(), "pooled": True},
         "gail": lambda: wide | {"agent": gail(), "pooled": True, "demos": "recorded", "episodes": 100},

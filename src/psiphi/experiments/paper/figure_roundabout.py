@@ -17,7 +17,9 @@ EXPERIMENT = Experiment(
         "the ego's own actions. **Online**, a method sees at every step what the three nearest cars saw and did; **recorded**, it has "
         "100 episodes of each of the two demonstrators, driven in the ego's place, before its first step. **Watching nothing**, "
         "PsiPhi-learning is the same learner without demonstrations. Its torso turns the map by quarters, so that all arms look alike, and "
-        "it follows clones of the demonstrators now and then. DQN has the torso that it was tuned with, and a second row with that one. BC "
+        "it follows clones of the demonstrators now and then. DQN has the torso that it was tuned with, and a second row with that one. A "
+        "third row follows the same clones: what is left of the lead beside it is owed to successor features and generalised policy "
+        "improvement. BC "
         "and SQIL see no reward. **Normalised return** "
         "is the return over that of IDM in the ego's place. **auc** is its mean over the steps, **final return** the mean of the last "
         f"tenth of the evaluations, **steps to 90 %** the first evaluation at which it is at least {SOLVED} (all of the steps if it never "
@@ -31,6 +33,7 @@ EXPERIMENT = Experiment(
         Method("psiphi-alone", "PsiPhi-learning, watching nothing", {**UNRECORDED, "demos": "none"}, how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),
         Method("dqn-ring", "DQN, PsiPhi-learning's torso", {"agent.torso": "ring-norm"}, how="curve", algorithm="dqn"),
+        Method("dqn-guided", "DQN, PsiPhi-learning's torso and clones", _RECORDED, how="curve", algorithm="guided-dqn"),
         Method("dqn-bc", "DQN+BC-aux, online", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
         Method("bc", "BC, online", how="curve", algorithm="bc"),
         Method("sqil", "SQIL, online", how="curve", algorithm="sqil"),
