@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from psiphi import training
@@ -21,7 +22,7 @@ from psiphi.types import EnvSpec
 from psiphi.worlds import coingrid
 from tables import tabular_net
 
-NAMES = ("figure-few", "table-1-curve", "figure-sizes", "figure-roundabout", "figure-3-again", "figure-pays")
+NAMES = ("figure-few", "figure-few-coins", "table-1-curve", "figure-sizes", "figure-roundabout", "figure-3-again", "figure-pays")
 CURVE = paper.EXPERIMENTS["table-1-curve"]
 
 
@@ -69,6 +70,31 @@ def test_rows_are_what_the_pages_define(tmp_path):
     assert all(config["agent"] == asdict(default.agent) for config in (alone, watching, recorded)) and default.agent.act_by_newest
     assert (default.demos, default.episodes, default.study) == ("recorded", 100, 500)
     assert all(config["world"]["same_actions"] for config in (alone, watching, recorded, rows["roundabout", "bc-2"]))
+
+
+def test_an_action_is_foreseen_if_the_imitation_of_who_took_it_takes_it_too(monkeypatch):
+    """On recorded coins, by imitations that always do the same: the first's goes on, the second's turns."""
+    seen = []
+
+    def as_said(run, **_):
+        seen.append((run.episodes, run.demonstrators, run.agent.torso))
+        return trained_as(training.completed(run))
+
+    monkeypatch.setattr(measures, "train", as_said)
+    monkeypatch.setattr(measures, "imitation_of", lambda trained, k: lambda obs: jnp.full(obs.shape[0], 2 * (k == 0)))
+    monkeypatch.setattr(measures, "FORESEEN", 5)
+    what = paper.EXPERIMENTS["figure-few-coins"]
+    unit = Unit(what.variants[0], next(m for m in what.methods if m.name == "bc-3"), 4)
+    done = measures.foresee(what, unit, [unit.method], Effort(), {})
+    got = {figure.metric: value for figure, value, _ in done.figures["bc-3"]}
+    assert seen == [(3, ("R", "G"), "egocentric")] and done.env_steps == 5
+    assert list(got) == [figure.metric for figure in what.figures(unit.method, unit.variant)]
+    for name, split, episodes in (("accuracy", "test", 5), ("shown_accuracy", "train", 3)):
+        taken = coingrid.record(CoinGridConfig(), ("R", "G"), episodes, 4, split)
+        real = np.asarray(taken.episode) >= 0
+        assert not real.all()  # some of what is recorded is padding
+        right = [int(a) == 2 * (k == 0) for k in range(2) for a, r in zip(taken.demos.steps.action[k], real[k], strict=True) if r]
+        np.testing.assert_allclose(got[name], np.mean(right))
 
 
 OLD, NEW = (2, 2, 1), (1, 1, 4)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psiphi import gpi, playing, stats, training
+from psiphi import gpi, playing, stats, training, worlds
 from psiphi import model as models
 from psiphi.agents import ALGORITHMS, bc, itd, sqil
 from psiphi.api import trained as answers
@@ -33,6 +33,7 @@ from psiphi.training import Run, Trained, train
 from psiphi.types import Demos, Env, Pace
 from psiphi.worlds import World
 from psiphi.worlds import coingrid as world
+from psiphi.worlds.world import Recorded
 
 Measured = list[tuple[Figure, float, Any]]
 """Figures, their values, and what else is to be kept of them (or None)."""
@@ -487,6 +488,46 @@ def predict(
     return Done({unit.method.name: figures}, found.env_steps, time.monotonic() - started + found.earlier_s, found.earlier_s)
 
 
+FORESEEN = 200
+"""Episodes of each demonstrator in which predictions are judged."""
+
+
+def foresee(
+    what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
+) -> Done:
+    """The share of each demonstrator's actions that a training predicts, in episodes that it was not shown and in those that it was."""
+    trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), **_in(where, "training"), progress=False)
+    run, record = trained.run, worlds.find(trained.run.env).record
+    if record is None:
+        raise UserError(f"{run.env} records no demonstrations, so there are none to hold out; expected a world that does.")
+    shown, others = (record(run.world, run.demonstrators, n, run.seed, split) for n, split in ((run.episodes, "train"), (FORESEEN, "test")))
+    figures: Measured = [
+        (Figure("accuracy", ALL), foreseen(trained, others), None),
+        (Figure("shown_accuracy", ALL), foreseen(trained, shown), None),
+    ]
+    if others.best is not None:
+        figures.append((Figure("ceiling_accuracy", ALL), float(np.asarray(others.best)[np.asarray(others.episode) >= 0].mean()), None))
+    return Done({unit.method.name: figures}, trained.env_steps, trained.wall_s, trained.earlier_s)
+
+
+def foreseen(trained: Trained, recorded: Recorded) -> float:
+    """The share of the recorded actions that a training's imitations would take, too."""
+    steps, real = recorded.demos.steps, np.asarray(recorded.episode) >= 0
+    hits = [np.asarray(imitation_of(trained, k)(steps.obs[k]) == steps.action[k]) for k in range(len(real))]
+    return float(np.stack(hits)[real].mean())
+
+
+def imitation_of(trained: Trained, k: int) -> Callable[[Array], Array]:
+    """What demonstrator k would do, as a training has it: from successor features and preferences, or from a policy of its own."""
+    if trained.algorithm.successor_features:
+        learned = answers.model_of(trained)
+        return jax.jit(lambda obs: jnp.argmax(models.imitate(learned, obs, jnp.full(obs.shape[0], k)), axis=-1))
+    if trained.algorithm.imitates is None:
+        raise UserError(f"{trained.run.algorithm} has one policy for all demonstrators, expected one for each, as bc has.")
+    policy = trained.algorithm.imitates(trained.run.agent, trained.state, k)
+    return jax.jit(lambda obs: policy(obs, jax.random.key(0)))
+
+
 # --- Who adapts ----------------------------------------------------------------------------------------------------------
 
 INSIDE = {"env_reward": True, "fade_updates": 1_000}
@@ -585,6 +626,7 @@ HOW: dict[str, Callable[..., Done]] = {
     "imitate": imitate,
     "rule": rule,
     "predict": predict,
+    "foresee": foresee,
     "adapt": adapt,
     "goals": goals,
 }

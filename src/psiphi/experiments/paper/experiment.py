@@ -73,10 +73,10 @@ class Method:
     """Whether there is anything to train: the exact planner knows already."""
     trained_as: str | None = None
     """The method whose training it shares, where it differs only in how a new task is met."""
-    how: Literal["model", "adapt", "imitate", "rule", "curve", "predict", "goals"] = "model"
+    how: Literal["model", "adapt", "imitate", "rule", "curve", "predict", "foresee", "goals"] = "model"
     """What is done with it: a model is trained and asked all that the experiment measures; a policy is trained on and judged few-shot;
     a policy imitates each demonstrator and is judged by what that one wants; a policy is judged while it learns; predictions of what the
-    demonstrators do are judged while they are learned; or a learner meets new driving goals."""
+    demonstrators do are judged while they are learned, or at the end, in a world's own recordings; or a learner meets new driving goals."""
     algorithm: str = "itd"
     """The learner, by its name in `psiphi.agents.ALGORITHMS`."""
     few_shot: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -162,6 +162,8 @@ class Experiment:
                 return earned + [figure._replace(task=figure.task + end) for end in ends for figure in known]
             case "predict":
                 return [Figure(metric, ALL) for metric in ("accuracy", "best_accuracy", "shown_accuracy")]
+            case "foresee":
+                return [Figure(metric, ALL) for metric in ("accuracy", "shown_accuracy", "ceiling_accuracy")]
             case "goals":
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
                 adapts = method.learner or method.algorithm in ("itd", "psiphi")
