@@ -17,7 +17,7 @@ LEARNERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**{name.replace("agent.", "agent.itd."): value for name, value in _COUNTED.items()}, "task": "Y", **_UNWATCHED},
     ),
     "itd": ("ITD, random steps of its own", "itd", COUNTED),
-    "itd-logs": ("ITD, logs alone", "itd", {**COUNTED, "agent.w_only": False, "agent.cross_policy_on": "pooled", "prefill_steps": 0}),
+    "itd-logs": ("ITD, logs alone", "itd", {**COUNTED, "agent.w_only": False, "agent.cross_policy_on": "pooled", "offline": True}),
     "bc": ("BC", "bc", {"updates": 1_000, **_UNWATCHED}),
 }
 """By name: what it is called, the algorithm, and what it changes there."""
