@@ -244,6 +244,8 @@ def completed(run: Run, world: World | None = None) -> Run:
     if place.config is not None and not isinstance(config, type(place.config)):
         raise UserError(f"The config of {place.name} is a {type(config).__name__}, expected {type(place.config).__name__}.")
     names = run.demonstrators or (place.demonstrators(config) if run.demos == RECORDED else ())
+    if len(set(names)) < len(names):
+        raise UserError(f"The demonstrators are {', '.join(names)}, expected each of them once.")
     return dataclasses.replace(run, env=place.name, world=config, task=place.task(config, run.task or place.own), demonstrators=names)
 
 
