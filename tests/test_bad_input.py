@@ -185,6 +185,7 @@ def test_the_api_refuses_the_same(here):
         (lambda: 7, "expected a gymnasium.Env"),
         (lambda: gymnasium.make("Pendulum-v1"), "expected discrete ones"),
         (lambda: gymnasium.make("NoSuch-v0"), "cannot be made"),
+        (lambda: {}["motor"], "The environment cannot be made: KeyError: 'motor'"),
     ]:
         with pytest.raises(UserError, match=sentence):
             psiphi.DQN(env).learn(8, progress=False)

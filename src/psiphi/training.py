@@ -244,8 +244,6 @@ def completed(run: Run, world: World | None = None) -> Run:
     if place.config is not None and not isinstance(config, type(place.config)):
         raise UserError(f"The config of {place.name} is a {type(config).__name__}, expected {type(place.config).__name__}.")
     names = run.demonstrators or (place.demonstrators(config) if run.demos == RECORDED else ())
-    if len(set(names)) < len(names):
-        raise UserError(f"The demonstrators are {', '.join(names)}, expected each of them once.")
     return dataclasses.replace(run, env=place.name, world=config, task=place.task(config, run.task or place.own), demonstrators=names)
 
 
@@ -320,8 +318,10 @@ def _vector(made: Any, num_envs: int) -> VectorEnv[Any, Any, Any]:
 
     try:
         return SyncVectorEnv([factory] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"The environment cannot be made: {str(error).rstrip('.')}.") from error
+    except UserError:
+        raise
+    except Exception as error:  # whatever a stranger's function does
+        raise UserError(f"The environment cannot be made: {type(error).__name__}: {str(error).rstrip('.')}.") from error
 
 
 # --- What was demonstrated -----------------------------------------------------------------------------------------------
