@@ -38,9 +38,10 @@ settings.register_profile("psiphi", deadline=None)  # the first example of a pro
 settings.load_profile("psiphi")
 
 LONGEST_FIRST = (
-    "api", "wants", "matrix", "cli", "golden", "known_worlds", "same_actions", "tune", "baselines", "divergence", "traffic_experiments",
-    "api_baselines", "roundabout_table", "codes", "tutorial", "toys", "roundabout", "highway", "model_files", "explore", "imitation",
-    "resume", "together", "algorithms", "docs", "fuzz",
+    "api", "wants", "matrix", "report", "reproduce", "cli", "known_worlds", "tune", "baselines", "pace", "same_actions", "gym_loop",
+    "training", "resume", "itd", "psiphi", "golden", "tasks", "toys", "traffic_experiments", "divergence", "ppo", "traffic_parity",
+    "tutorial", "gail", "infer", "kinds", "hostile", "roundabout_table", "api_baselines", "codes", "explore", "docs", "imitation",
+    "together", "algorithms", "model_files", "highway", "roundabout", "fuzz",
 )  # fmt: skip
 """Files of tests that take long. Workers take whole files: one that begins its longest at the end lets the others wait for it."""
 
