@@ -20,6 +20,8 @@ MO_GYMNASIUM := mo-gymnasium==1.3.2
 demo: .venv/run.stamp
 	$(BIN)/psiphi demo
 
+# Bytecode is kept, whatever the environment says: checked modules are rewritten when they are imported, which takes seconds.
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/test.stamp
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 

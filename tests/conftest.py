@@ -15,7 +15,9 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 # By machine, as compiled code may use instructions that another machine with the same home folder lacks.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_caches / "psiphi" / "jax-tests" / (platform.node() or "here")))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# All of them: most programs here compile in less than 0.2 s, but there are thousands, and to read one is several times as fast.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # where each operation was written costs time at every lowering
 if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the process
     # Most programs here run once, for milliseconds, after seconds of compiling: plain code will do, made in about half of the time.
     # Processes that tests start inherit it, but for what is pinned to the bit: golden.py sets flags of its own.
@@ -36,9 +38,10 @@ settings.register_profile("psiphi", deadline=None)  # the first example of a pro
 settings.load_profile("psiphi")
 
 LONGEST_FIRST = (
-    "api", "wants", "matrix", "cli", "golden", "known_worlds", "same_actions", "tune", "baselines", "divergence", "traffic_experiments",
-    "api_baselines", "roundabout_table", "codes", "tutorial", "toys", "roundabout", "highway", "model_files", "explore", "imitation",
-    "resume", "together", "algorithms", "docs", "fuzz",
+    "api", "wants", "matrix", "report", "reproduce", "cli", "known_worlds", "tune", "baselines", "pace", "same_actions", "gym_loop",
+    "training", "resume", "itd", "psiphi", "golden", "tasks", "toys", "traffic_experiments", "divergence", "ppo", "traffic_parity",
+    "tutorial", "gail", "infer", "kinds", "hostile", "roundabout_table", "api_baselines", "codes", "explore", "docs", "imitation",
+    "together", "algorithms", "model_files", "highway", "roundabout", "fuzz",
 )  # fmt: skip
 """Files of tests that take long. Workers take whole files: one that begins its longest at the end lets the others wait for it."""
 

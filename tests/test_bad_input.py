@@ -59,8 +59,30 @@ def raises():
     raise RuntimeError("the robot is not plugged in")
 
 
+def leaves():
+    raise SystemExit(3)
+
+
 def nothing():
     return 7
+
+
+class Asleep(Strange):
+    def reset(self, *, seed=None, options=None):
+        raise TimeoutError("the robot does not answer")
+
+
+class Liar(Strange):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(5, np.float32), {}
+
+
+def asleep():
+    return Asleep()
+
+
+def liar():
+    return Liar()
 
 
 number = 7
@@ -96,6 +118,10 @@ def files_in(path: Path) -> set[str]:
         ("train dqn --env broken_worlds:make", "its module raised ZeroDivisionError: division by zero"),
         ("train dqn --env strange_worlds:number", "'number' is no function of the module 'strange_worlds'"),
         ("train dqn --env strange_worlds:raises", "cannot be made: RuntimeError: the robot is not plugged in"),
+        ("train dqn --env strange_worlds:leaves", "cannot be made: SystemExit: 3"),
+        ("train dqn --env strange_worlds:asleep", "cannot be reset: TimeoutError: the robot does not answer"),
+        ("train dqn --env strange_worlds:liar", r"'strange_worlds:liar' has shape \(5,\), expected \(3,\), as its space says"),
+        ("train dqn --env strange_worlds:mistyped", "the module 'strange_worlds' has no 'mistyped', expected a function or a Gymnasium id"),
         ("train dqn --env strange_worlds:nothing", "made a int, expected a gymnasium.Env"),
         ("train dqn --env strange_worlds:box", r"actions of 'strange_worlds:box' are Box\(.*\), expected a Discrete space"),
         ("train dqn --env strange_worlds:dictionary", r"actions of 'strange_worlds:dictionary' are Dict\(.*\), expected a Discrete space"),
@@ -110,6 +136,7 @@ def files_in(path: Path) -> set[str]:
         ("train dqn --env roundabout --task exit", "'exit' is not a task of Roundabout; expected an exit, one of"),
         ("train dqn --env CartPole-v1 --task left", "'left' is not a task of this world, which has only its own"),
         ("train bc --env coingrid --demonstrators Z", "'Z' is not a CoinGrid task"),
+        ("train bc --env coingrid --demonstrators R G R", "The demonstrators are R, G, R, expected each of them once"),
         ("train bc --env highway-multi-task --demos recorded --updates 4 --demonstrators nobody", "'nobody' is not a task"),
         ("train bc --env highway-adversarial --demos recorded --updates 4", "'parked' of Highway cannot be recorded"),
         ("train bc --env roundabout --demos recorded --updates 4 --demonstrators nobody", "'nobody' is not a task of Roundabout"),
@@ -145,6 +172,10 @@ def test_a_function_of_the_users_is_a_world(here):
     place.vector.close()
 
 
+def test_an_id_may_name_its_module_and_leave_its_version_out(here):
+    assert [worlds.find(name).name for name in ("strange_worlds:CartPole-v1", "strange_worlds:CartPole")]
+
+
 def test_the_api_refuses_the_same(here):
     for env, sentence in [
         ("mars", "'mars' is not a world"),
@@ -154,6 +185,7 @@ def test_the_api_refuses_the_same(here):
         (lambda: 7, "expected a gymnasium.Env"),
         (lambda: gymnasium.make("Pendulum-v1"), "expected discrete ones"),
         (lambda: gymnasium.make("NoSuch-v0"), "cannot be made"),
+        (lambda: {}["motor"], "The environment cannot be made: KeyError: 'motor'"),
     ]:
         with pytest.raises(UserError, match=sentence):
             psiphi.DQN(env).learn(8, progress=False)

@@ -105,7 +105,7 @@ def test_python_m_psiphi_is_psiphi():
         ("train itd --world.size 1", "size is 1"),
         ("train itd --episodes 0 --out {tmp}/run", "episodes is 0, expected at least 1"),
         ("evaluate {tmp}/nowhere", "nowhere does not exist, expected the directory of a trained model"),
-        ("evaluate {tmp}", "not a complete checkpoint"),
+        ("evaluate {tmp}", "not a complete checkpoint: it has no manifest.json, expected one of a run or a model"),
         ("evaluate {tmp} --episodes 0", "episodes is 0, expected at least 1"),
         ("adapt", "Missing from psiphi adapt: PATH"),
         ("adapt {tmp}/nowhere", "needs either --task or --from"),
@@ -278,6 +278,11 @@ def test_adapt_and_its_moving_picture(trained, capsys, tmp_path):
     assert "2-shot" in out and "a.gif" in out
     with Image.open(tmp_path / "new" / "a.gif") as gif:
         assert gif.format == "GIF" and getattr(gif, "n_frames", 1) > 3
+
+
+def test_the_only_task_of_a_world_has_a_name():
+    found = {"task": "", "w": [1.0], "return": {"0": 1.0, "1": 2.0}}
+    assert str(ask._adaptation_table(found, ask.Adapt(Path("model"), task="own")).title).startswith("Task own,")
 
 
 def test_adapt_from_rewarded_steps_of_the_users(trained, capsys, tmp_path):

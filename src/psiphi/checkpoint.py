@@ -293,7 +293,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(disk.read(path / MANIFEST, limits.MOST_JSON_BYTES))
     except FileNotFoundError as error:
-        raise UserError(f"Directory {path} is not a complete checkpoint: it has no manifest.json.") from error
+        raise UserError(
+            f"Directory {path} is not a complete checkpoint: it has no manifest.json, expected one of a run or a model."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"Checkpoint {path} is damaged: manifest.json is not JSON.") from error
     if not isinstance(manifest, dict) or "format" not in manifest:

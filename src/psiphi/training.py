@@ -318,8 +318,10 @@ def _vector(made: Any, num_envs: int) -> VectorEnv[Any, Any, Any]:
 
     try:
         return SyncVectorEnv([factory] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"The environment cannot be made: {str(error).rstrip('.')}.") from error
+    except UserError:
+        raise
+    except Exception as error:  # whatever a stranger's function does
+        raise UserError(f"The environment cannot be made: {type(error).__name__}: {str(error).rstrip('.')}.") from error
 
 
 # --- What was demonstrated -----------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def _adaptation_table(found: dict[str, Any], config: Adapt) -> Any:
         name = "first episode (0-shot)" if shots == "0" else f"after {shots} episode{'s' if shots != '1' else ''} ({shots}-shot)"
         rows.append([name, *(f"{found[figure][shots]:+.2f}" for figure in there)])
     headings = ["", *(name.replace("normalised_return", "normalised").replace("_", " ") for name in there)]
-    return _table(f"Task {found['task']}, mean of {config.repetitions} repetitions", headings, rows, w)
+    return _table(f"Task {found['task'] or 'own'}, mean of {config.repetitions} repetitions", headings, rows, w)
 
 
 # --- Watch ---------------------------------------------------------------------------------------------------------------

@@ -178,6 +178,8 @@ def as_run(name: str, flags: Any) -> Any:
 
     if flags.algorithm != name:
         raise UserError(f"The algorithm is {flags.algorithm!r}, expected {name!r}.")
+    if len(set(flags.demonstrators)) < len(flags.demonstrators):
+        raise UserError(f"The demonstrators are {', '.join(flags.demonstrators)}, expected each of them once.")
     return Run(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Run)})
 
 

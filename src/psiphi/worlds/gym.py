@@ -33,10 +33,27 @@ from psiphi.worlds.world import Makes, World
 
 def world(name: str) -> World:
     """The world of a Gymnasium id, or of a ``module:function`` that makes an environment. It is made once, to see that it can be."""
-    maker = factory(name)
-    with_numbers(maker, name)().close()
-    made = with_numbers(maker, name)
+    made = with_numbers(factory(name), name)
+    _check_first(made(), name)
     return World(name, "a Gymnasium environment", lambda config, task: made, presets=PRESETS, lensed=True, drawn=partial(_drawn, name))
+
+
+def _check_first(env: gymnasium.Env[Any, Any], name: str) -> None:
+    """That it begins, and shows what its space says: before anything is written."""
+    try:
+        first = env.reset(seed=0)[0]
+    except (Exception, SystemExit) as error:  # whatever a stranger's environment does
+        raise UserError(f"The environment {name!r} cannot be reset: {_told(error)}.") from error
+    finally:
+        env.close()
+    if np.shape(first) != env.observation_space.shape:
+        raise UserError(
+            f"The first observation of {name!r} has shape {np.shape(first)}, expected {env.observation_space.shape}, as its space says."
+        )
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).rstrip('.')}"
 
 
 def world_of(env: Any) -> World:
@@ -66,8 +83,12 @@ def factory(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise UserError(f"{name!r} is not an environment: the module {module!r} cannot be imported ({error}).") from error
-    except Exception as error:  # whatever a stranger's module does
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does
         raise UserError(f"{name!r} is not an environment: its module raised {type(error).__name__}: {error}") from error
+    if found is None and not any(function in (known, known.rpartition("-v")[0]) for known in gymnasium.registry):
+        raise UserError(
+            f"{name!r} is not an environment: the module {module!r} has no {function!r}, expected a function or a Gymnasium id."
+        )
     if found is None:  # Gymnasium's own way to write an id whose module must be imported first
         return partial(gymnasium.make, name)
     if not callable(found):
@@ -105,8 +126,8 @@ def _made(maker: Callable[..., gymnasium.Env[Any, Any]], name: str, **options: A
         env = maker(**options)
     except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound, gymnasium.error.VersionNotFound) as error:
         raise UserError(f"{name!r} is neither a world of psiphi nor a Gymnasium environment: {str(error).rstrip('.')}.") from error
-    except Exception as error:  # whatever a stranger's function does
-        raise UserError(f"The environment {name!r} cannot be made: {type(error).__name__}: {str(error).rstrip('.')}.") from error
+    except (Exception, SystemExit) as error:  # whatever a stranger's function does
+        raise UserError(f"The environment {name!r} cannot be made: {_told(error)}.") from error
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{name!r} made a {type(env).__name__}, expected a gymnasium.Env.")
     return env
