@@ -249,3 +249,25 @@ def test_the_state_of_an_earlier_run_can_be_continued_and_studied():
 def test_a_loop_of_another_width_is_refused():
     with pytest.raises(UserError, match="one seed in the 3 environments it is given, but 1 seeds in 8 environments are asked for"):
         gym.run(worlds(fork()), tabular(fork()), None, scan.LoopConfig(num_envs=8), progress=False)
+
+
+class Breaks(probes.ProbeEnv):
+    """Fails in its fourth step."""
+
+    def __init__(self):
+        super().__init__(fork())
+        self.steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        return {}["speed"] if self.steps > 3 else super().step(action)
+
+
+def test_what_a_strangers_environment_raises_is_told_with_the_line_that_raised_it():
+    place = gym.Worlds(SyncVectorEnv([Breaks]))
+    place.reset(0)
+    for _ in range(3):
+        place.step(np.zeros(1, np.int32))
+    with pytest.raises(UserError, match=r"The environment's step failed in test_gym_loop.py, line \d+: KeyError: 'speed'\.") as told:
+        place.step(np.zeros(1, np.int32))
+    assert isinstance(told.value.__cause__, KeyError)

@@ -8,11 +8,13 @@ Environments cannot be put down, so a checkpoint has the actions that led to whe
 and the same actions lead to the same place, and where they do not, that is noticed and said.
 """
 
+import contextlib
 import dataclasses
 import time
+import traceback
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,14 +69,16 @@ class Worlds:
 
     def reset(self, seed: int | None = None) -> None:
         """A fresh episode everywhere."""
-        raw, _ = self.envs.reset(seed=seed, options=self._options)
+        with _theirs("reset"):
+            raw, _ = self.envs.reset(seed=seed, options=self._options)
         self.obs = self.see(_finite("an observation", raw))
         self._resets_next = np.zeros(self.num_envs, bool)
 
     def step(self, action: np.ndarray) -> Step:
         """Act everywhere; episodes that end are followed by fresh ones."""
         obs, phantom = self.obs, self._resets_next
-        raw, reward, terminated, truncated, info = self.envs.step(self.first_action + action)
+        with _theirs("step"):
+            raw, reward, terminated, truncated, info = self.envs.step(self.first_action + action)
         last = np.logical_or(terminated, truncated)
         reached = self.see(_finite("an observation", raw))
         self.obs, self._resets_next = reached, np.zeros(self.num_envs, bool)
@@ -89,6 +93,19 @@ class Worlds:
         paid = _finite("a reward", np.asarray(reward, np.float32))
         transition = Transition(obs, action, paid, discount, reached, last)  # pyright: ignore[reportArgumentType]
         return Step(transition, ~phantom, info)
+
+
+@contextlib.contextmanager
+def _theirs(method: str) -> Iterator[None]:
+    """Code of a stranger's: what it raises is told in a sentence, with the line that raised it."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
+        raise UserError(f"The environment's {method} failed in {where}: {type(error).__name__}: {str(error).rstrip('.')}.") from error
 
 
 class Moves(NamedTuple):
