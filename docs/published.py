@@ -112,6 +112,8 @@ HEADLINE = (
     Row("The same, and the world changes: return", "table-1-curve", "coingrid", MOVED, "itd-counts-1", "bc-1", "BC"),
     Row("Imitation on Roundabout: return", "table-1", "roundabout", IMITATION, "itd", "gail", "GAIL", paper=(MEAN, ITD)),
     Row("Next actions on Roundabout: accuracy", "figure-imitation", "roundabout", PREDICTED, "psiphi", "bc", "BC", 3, paper=PREDICTING),
+    Row("Next actions on CoinGrid, one episode of each: accuracy", "figure-few-coins", "coingrid", PREDICTED, "itd-1", "bc-1", "BC", 3),
+    Row("The same", "figure-few-coins", "coingrid", PREDICTED, "itd-1", "itd-logs-1", "itself without steps of its own", 3),
     Row("Own task, as demonstrated: steps to 90 %", "figure-coingrid", "coingrid-aligned", SOLVED, "psiphi", "dqn", "DQN", 0, True),
     Row("Own task, half as demonstrated: steps", "figure-coingrid", "coingrid-partly", SOLVED, "psiphi", "dqn", "DQN", 0, True),
     Row("Own task, not demonstrated: steps", "figure-coingrid", "coingrid-misaligned", SOLVED, "psiphi", "dqn", "DQN", 0, True),
@@ -139,6 +141,7 @@ HEADLINE = (
     ),
     Row("Third exit of the roundabout: final return", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "psiphi-alone", ALONE),
     Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn", "DQN"),
+    Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn-guided", "a DQN that follows the same clones"),
 )
 
 
