@@ -297,3 +297,13 @@ def test_every_training_has_the_flag_for_checkpoints():
 
     assert all(train.parse(name, []).keeping.checkpoint_every_s == 30.0 for name in ALGORITHMS)
     assert train.parse("dqn", ["--checkpoint-every-s", "0"]).keeping.checkpoint_every_s == 0.0
+
+
+@pytest.mark.parametrize(("written", "left"), [([], []), (["a/note"], ["a", "a/note"])])
+def test_what_is_refused_leaves_no_directory_that_was_made_for_it(tmp_path, written, left):
+    with pytest.raises(UserError, match="no"), disk.left_alone(tmp_path / "a" / "b" / "c"):
+        disk.make_directory(tmp_path / "a" / "b" / "c")
+        for name in written:
+            (tmp_path / name).write_text("kept")
+        raise UserError("no")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == left

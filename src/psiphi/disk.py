@@ -157,14 +157,15 @@ def refuse_link(path: Path) -> None:
 
 @contextlib.contextmanager
 def left_alone(path: Path) -> Iterator[None]:
-    """Within the block a directory may be made; if what is done there is refused before anything stands in it, it is gone again."""
-    there = path.exists()
+    """Within the block a directory may be made; if what is done there is refused before anything stands in it, it is gone again, with
+    those above it that were made for it."""
+    made = [place for place in (path, *path.parents) if not place.exists()]
     try:
         yield
     except UserError:
-        if not there:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        with contextlib.suppress(OSError):  # the first that is not empty stays, and so do all above it
+            for place in made:
+                place.rmdir()
         raise
 
 
