@@ -75,7 +75,7 @@ def demonstrators(options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {
             **dict(zip(("fruits", "objects", "presents", "completion"), map(float, sums.mean(axis=0)), strict=True)),
             "steps": float(np.mean([len(one["action"]) for one in episodes])),
-            "stays": float(np.mean(np.concatenate([one["action"] for one in episodes]) == 4)),
+            "stays": float(np.mean(np.concatenate([one["action"] for one in episodes]) == FruitBotConfig().stay)),
             **{f"return, {task}": float(x.mean()) for task, x in returns.items()},
             **{f"return, {task}, sem": float(x.std(ddof=1) / len(x) ** 0.5) for task, x in returns.items()},
         }
@@ -91,7 +91,6 @@ def imitation(options: argparse.Namespace) -> dict[str, Any]:
 
     from psiphi import playing, replay, training
     from psiphi.agents import ALGORITHMS
-    from psiphi.envs.fruitbot import STAY
     from psiphi.worlds import WORLDS
 
     world = WORLDS["fruitbot"]
@@ -114,7 +113,7 @@ def imitation(options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {
             "demonstrated": int(trained.demos.count[k]),
             "accuracy": float(np.mean(said == did)),
-            "accuracy on moves": float(np.mean((said == did)[did != STAY])),
+            "accuracy on moves": float(np.mean((said == did)[did != run.world.stay])),
             **playing.figures(place, policy, options.seed, PLAYED, world.wants(run.world, name)),
         }
     return {

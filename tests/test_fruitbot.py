@@ -119,10 +119,30 @@ def test_backgrounds_change_the_picture_and_nothing_else():
 
 
 def test_the_mirror_turns_left_and_right():
-    mirror = world_file.MIRROR
+    mirror = world_file.mirror(FruitBotConfig(actions="all"))
     obs = jnp.arange(64 * 96 * 3).reshape(64, 96, 3) % 251
     assert (np.asarray(mirror.obs(mirror.obs(obs))) == obs).all()
     assert np.asarray(mirror.action(jnp.array([1, 4, 7, 9]))).tolist() == [7, 4, 1, 9]
+    assert np.asarray(world_file.mirror(FruitBotConfig(actions="distinct")).action(jnp.arange(4))).tolist() == [2, 1, 0, 3]
+
+
+def test_each_action_does_what_the_distinct_one_does_that_stands_for_it():
+    """The 15 actions lead to the same frames as the 4 that they are counted as; the 4 lead to different ones."""
+    every, few = (fruitbot_gym.Games(FruitBotConfig(actions=kind), 15, 3) for kind in ("all", "distinct"))
+    first = every.frames.copy()
+    for _ in range(12):
+        every.step(np.arange(15))
+        few.step(fruitbot.AS_DISTINCT)
+    assert (every.frames == few.frames).all() and not (every.frames == first).all()
+    assert (fruitbot.AS_DISTINCT[fruitbot.DISTINCT] == np.arange(4)).all()
+    assert FruitBotConfig(actions="all").stay == fruitbot.STAY and FruitBotConfig(actions="distinct").stay == 1
+
+
+def test_demonstrators_are_recorded_in_the_actions_of_the_world():
+    every, few = (world_file.played(FruitBotConfig(actions=kind), "random", 2, 5) for kind in ("all", "distinct"))
+    for one, same in zip(every, few, strict=True):
+        assert (fruitbot.AS_DISTINCT[one["action"]] == same["action"]).all() and (one["frames"] == same["frames"]).all()
+    assert fruitbot_gym.FruitBotEnv(actions="distinct").action_space.n == 4  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # --- Demonstrators -------------------------------------------------------------------------------------------------------

@@ -53,6 +53,9 @@ class PsiPhiConfig:
     act_by_member: bool = False
     """Extension: while it learns, each environment acts by one member of the ensemble and not by the most pessimistic one, so that what
     the members disagree on is tried (paper: not said)."""
+    mirror_ego: bool = False
+    """Extension: half of the ego's batch, too, is shown through the environment's symmetry, and the demonstrators' policies are evaluated
+    on that very batch, which costs less (paper: not said)."""
     gpi_bootstrap: bool = True
     """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
     pessimistic_target: bool = True
@@ -393,11 +396,18 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         sequence = experience.sample(state.experience, ego_key).experience
         ego = ego_batch(config, sequence)
         ego = ego._replace(step=replay.look_up(state.experience, ego.step), fold=replay.look_up(state.experience, ego.fold))
+        ego = mirrored(ego, jax.random.fold_in(ego_key, 1)) if config.mirror_ego else ego
         others = demonstrations(state, ego, demo_key) if num_demonstrators else None
         after, metrics = (alternating_step if inner.alternate else joint_step)(state, others, ego)
         count = state.count + 1
         after = after._replace(guide=copied(state, others.demo)) if guided and others is not None else after
         return after._replace(target=itd.next_target(inner, state.target, after.net, count), count=count), metrics
+
+    def mirrored(ego: Ego, key: Array) -> Ego:
+        """Some of the steps through the environment's symmetry, with all that came of them."""
+        step, fold = (replay.mirror(spec, one, key) for one in (ego.step, ego.fold))
+        followed = ego.step._replace(action=ego.next_action)
+        return Ego(step, fold, replay.mirror(spec, followed, key).action, ego.has_next)
 
     def copied(state: State, demo: Demonstration) -> Any:
         """The clones, after a step on what the demonstrators did."""
@@ -417,7 +427,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         sample_key, mirror_key = jax.random.split(key)
         demo, cross, weight = itd.sample(configs.replaced(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
         if itd.uses_any_steps(inner) and inner.cross_policy_on != "pooled":
-            mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
+            mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror and not config.mirror_ego else ego.step
             if itd.has_given(inner) or inner.cross_policy_on == "both":  # given: no other loss sees the demonstrators' own steps
                 mine = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), mine, cross)
             return Others(demo, mine, jnp.ones(mine.action.shape))

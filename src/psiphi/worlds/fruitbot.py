@@ -46,11 +46,13 @@ def _wants(config: FruitBotConfig, demonstrator: str) -> str:
 
 
 def _env(config: FruitBotConfig, task: str) -> SideBySide:
-    return SideBySide(partial(FruitBotVector, config, fruitbot.weights_of(_task(config, task))), MIRROR)
+    return SideBySide(partial(FruitBotVector, config, fruitbot.weights_of(_task(config, task))), mirror(config))
 
 
-MIRROR = Symmetry(obs=lambda obs: obs[:, ::-1], action=lambda action: jnp.asarray(fruitbot.MIRRORED)[action])
-"""Left and right."""
+def mirror(config: FruitBotConfig) -> Symmetry:
+    """Left and right."""
+    turned = fruitbot.MIRRORED if config.actions == "all" else fruitbot.DISTINCT_MIRRORED
+    return Symmetry(obs=lambda obs: obs[:, ::-1], action=lambda action: jnp.asarray(turned)[action])
 
 
 REFERENCES = {GAME: 25.9, MILD: 27.8}
