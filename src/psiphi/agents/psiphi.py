@@ -86,6 +86,10 @@ class PsiPhiConfig:
     """How much of the reward statistics survives an update; w_ego is their least-squares solution."""
     task_ridge: Weight = 1e-3
     """Ridge of that least squares."""
+    ego_axis: bool = False
+    """Extension: w_ego is the axis after the demonstrators' and is not inferred, as theirs are with `axis_preferences`; off: least squares
+    (paper). The cumulant on that axis becomes the ego's reward. Inferred preferences are near 0 as long as no cumulant explains the
+    rewards, and both L_R and L_Q are then almost silent: where rewards are rare, that does not end."""
 
     def __post_init__(self):
         configs.check(self)
@@ -165,6 +169,18 @@ def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:
     return Ego(first, folded, sequence.action[:, 1], ~first.last)
 
 
+def mirrored(spec: EnvSpec, ego: Ego, key: Array) -> Ego:
+    """Half of the steps through the environment's symmetry, with all that came of them."""
+    step, fold = (replay.mirror(spec, one, key) for one in (ego.step, ego.fold))
+    followed = ego.step._replace(action=ego.next_action)
+    return Ego(step, fold, replay.mirror(spec, followed, key).action, ego.has_next)
+
+
+def own_axis(net: PsiPhiNet) -> Float[Array, " d"]:
+    """The axis of the ego's cumulant, the one after the demonstrators'."""
+    return jnp.eye(*net.w.shape)[-1]
+
+
 def infer_task(
     config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, step: Transition, phi: Array | None = None
 ) -> tuple[PsiPhiNet, tasks.Statistics]:
@@ -173,6 +189,8 @@ def infer_task(
     kept = jax.tree.map(lambda x: config.task_memory * x, task)
     phi = net.cumulants(step.obs, step.action, step.next_obs, step.discount) if phi is None else phi
     task = tasks.observe_batch(kept, phi, step.reward)
+    if config.ego_axis:
+        return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(own_axis(net))), task
     return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(tasks.solve(task, config.task_ridge * task.count))), task
 
 
@@ -311,6 +329,11 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         raise UserError(f"itd.imagined is {inner.imagined}, expected 0: imagined heads are for ITD, PsiPhi-learning has a task of its own.")
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
+    if config.ego_axis and (itd.has_given(inner) or inner.num_cumulants <= num_demonstrators):
+        raise UserError(
+            f"ego_axis is True and there are {inner.num_cumulants} cumulants ({inner.cumulants}) beside {num_demonstrators} demonstrators, "
+            "expected learned ones and more of them than demonstrators: the ego's own is one more."
+        )
     optimiser = itd.make_optimiser(inner, pace)
     cloning = bc.BCConfig(config.guide or inner.torso, inner.torso_hidden, inner.psi_hidden)
     guided = bool(config.guide) and num_demonstrators > 0
@@ -396,18 +419,12 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         sequence = experience.sample(state.experience, ego_key).experience
         ego = ego_batch(config, sequence)
         ego = ego._replace(step=replay.look_up(state.experience, ego.step), fold=replay.look_up(state.experience, ego.fold))
-        ego = mirrored(ego, jax.random.fold_in(ego_key, 1)) if config.mirror_ego else ego
+        ego = mirrored(spec, ego, jax.random.fold_in(ego_key, 1)) if config.mirror_ego else ego
         others = demonstrations(state, ego, demo_key) if num_demonstrators else None
         after, metrics = (alternating_step if inner.alternate else joint_step)(state, others, ego)
         count = state.count + 1
         after = after._replace(guide=copied(state, others.demo)) if guided and others is not None else after
         return after._replace(target=itd.next_target(inner, state.target, after.net, count), count=count), metrics
-
-    def mirrored(ego: Ego, key: Array) -> Ego:
-        """Some of the steps through the environment's symmetry, with all that came of them."""
-        step, fold = (replay.mirror(spec, one, key) for one in (ego.step, ego.fold))
-        followed = ego.step._replace(action=ego.next_action)
-        return Ego(step, fold, replay.mirror(spec, followed, key).action, ego.has_next)
 
     def copied(state: State, demo: Demonstration) -> Any:
         """The clones, after a step on what the demonstrators did."""

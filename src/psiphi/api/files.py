@@ -243,7 +243,7 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     inner = config.itd if hasattr(config, "itd") else config
     glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
     model = _like(inner, glass, described, len(agents), features)
-    if getattr(config, "trust", 0.0):
+    if getattr(config, "trust", 0.0) and agents:
         number: Any = jax.ShapeDtypeStruct((), jnp.float32)
         model = model._replace(trust=gpi.Trust(number, number))
     like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}
