@@ -75,7 +75,8 @@ class PsiPhiConfig:
     trust: Weight = 0.0
     """Extension: in GPI an action costs this much reward for every nat by which it would surprise the demonstrator who is followed, and the
     ego's own head pays as for the demonstrator who is worth most to it; 0: nothing (paper). So values that were never seen to be right do
-    not lead away from what the demonstrators do."""
+    not lead away from what the demonstrators do. With a `guide` the clones are asked, while it acts and not where it bootstraps; the model
+    that is saved has no clones and acts by its values alone."""
     guide: TorsoName | Literal[""] = ""
     """Extension: whom the ego follows, and whose policies are evaluated on its steps, are clones of the demonstrators, each with a torso of
     this name, which none of the ego's losses reach; empty: softmax(psi_k.w_k), which shares its torso with the ego (paper)."""
@@ -260,8 +261,8 @@ def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, 
 
 
 def trust(config: PsiPhiConfig) -> gpi.Trust | None:
-    """How much the demonstrators are trusted; None where an action costs nothing."""
-    return gpi.Trust(config.trust, itd.inverse_temperature(config.itd)) if config.trust else None
+    """How much the demonstrators' heads are trusted; None where an action costs nothing, or what clones say."""
+    return gpi.Trust(config.trust, itd.inverse_temperature(config.itd)) if config.trust and not config.guide else None
 
 
 def reluctance(config: PsiPhiConfig, net: PsiPhiNet, psi: Float[Array, "B heads E A d"], w: Float[Array, " d"]) -> Array | None:
@@ -410,7 +411,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         if by_member:
             psi = jax.vmap(lambda x, i: x[:, i][:, None])(psi, jnp.arange(obs.shape[0]) % inner.ensemble)
         values = jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w_ego(state.net)))(psi)
-        cost = reluctance(config, net, psi, w_ego(state.net))
+        cost = surprise(state, obs, psi) if guided and config.trust else reluctance(config, net, psi, w_ego(state.net))
         values = jnp.max(values if cost is None else values + cost, axis=1)
         return gpi.draw(values, key, config.temperature)
 
@@ -435,6 +436,11 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     def clones_of(state: State, obs: Array) -> Float[Array, "B K A"]:
         """Logits of all clones."""
         return jnp.swapaxes(jax.vmap(lambda one: one(obs))(state.guide[0]), 0, 1)
+
+    def surprise(state: State, obs: Array, psi: Float[Array, "B heads E A d"]) -> Float[Array, "B heads A"]:
+        """What an action costs by how much it would surprise the clones."""
+        value = lambda p: p @ w_ego(state.net)  # noqa: E731
+        return jax.vmap(lambda one, likely: gpi.charged(one, likely, value, config.trust))(psi, jax.nn.log_softmax(clones_of(state, obs)))
 
     def policies(state: State, cross: Transition) -> Array | None:
         """What the demonstrators would do where steps led to, if clones know."""

@@ -42,11 +42,12 @@ LONGEST = 1_000
 
 @dataclass(frozen=True)
 class FruitBotConfig:
-    """Which game is played, and how it is seen. The default is what can be learned from on a CPU; the paper's is `view="paper"`."""
+    """Which game is played, and how it is seen. The default is what can be learned from on a CPU; the paper's is `view="paper"`
+    and `actions="all"`."""
 
     view: Literal["centred", "paper"] = "centred"
     """The frame as ProcGen draws it, 64x64x3 (paper), or moved sideways so that the robot is in the middle of 96 columns."""
-    actions: Literal["distinct", "all"] = "all"
+    actions: Literal["distinct", "all"] = "distinct"
     """ProcGen's 15 actions, many of which do the same (paper), or one for each thing that can be done: left, stay, right, fire."""
     backgrounds: bool = False
     """Whether a picture lies behind the game; it changes what is seen, and nothing else."""

@@ -217,7 +217,7 @@ def paper_psiphi() -> dict[str, Any]:
         replay_size=100_000,
     )  # fmt: skip
     agent = dataclasses.replace(printed, itd=inner, n_step=128, batch=32)
-    world = FruitBotConfig(view="paper", backgrounds=True)
+    world = FruitBotConfig(view="paper", actions="all", backgrounds=True)
     return ACTING | {"agent": agent, "demos": "online", "num_envs": 16, "prefill_steps": 4_000, "world": world}
 
 
