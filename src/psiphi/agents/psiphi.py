@@ -179,7 +179,8 @@ def mirrored(spec: EnvSpec, ego: Ego, key: Array) -> Ego:
 
 def own_axis(net: PsiPhiNet) -> Float[Array, " d"]:
     """The axis of the ego's cumulant, the one after the demonstrators'."""
-    return jnp.eye(*net.w.shape)[-1]
+    heads, cumulants = net.w.shape
+    return jnp.eye(heads, cumulants)[-1]
 
 
 def infer_task(

@@ -74,7 +74,7 @@ class FruitBotConfig:
     @property
     def stay(self) -> int:
         """The number of the action that does nothing."""
-        return int(self.numbered(np.array(STAY)))
+        return int(self.numbered(np.array([STAY]))[0])
 
     def numbered(self, action: np.ndarray) -> np.ndarray:
         """ProcGen's actions as an agent counts them."""
