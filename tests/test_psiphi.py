@@ -371,6 +371,24 @@ def test_who_guides_it_is_a_clone_that_no_loss_of_the_egos_reaches():
     assert (acts[:190] == np.arange(190) % AGENTS).all()  # every second environment follows the other one
 
 
+def test_with_a_guide_trust_asks_the_clones_and_the_model_has_none():
+    """Demonstrator k always takes action k; who trusts them much never takes another, whatever its values say."""
+    config = replace(LEARNER, guide="mlp", trust=1e4, epsilon=0.0, temperature=0.0)
+    agent = psiphi.make(config, ENV.spec, AGENTS, PACE)
+    shown = aimless_demos()
+    alike = jnp.broadcast_to(jnp.arange(AGENTS, dtype=jnp.int32)[:, None], shown.steps.action.shape)
+    state = with_experience(agent, shown._replace(steps=shown.steps._replace(action=alike)))
+    clones, start = state.guide
+    known = jax.tree.map(jnp.zeros_like, clones)
+    last = lambda net: jax.tree.leaves(net)[-1]  # noqa: E731 - the biases of the logits
+    assert last(known).shape == (AGENTS, ACTIONS)
+    leaves, kind = jax.tree.flatten(known)
+    known = jax.tree.unflatten(kind, [*leaves[:-1], 5.0 * jnp.eye(AGENTS, ACTIONS)])
+    acts = np.asarray(quick_jit(agent.policy)(state._replace(guide=(known, start)), see(np.arange(PLACES)), KEY))
+    assert (acts < AGENTS).all()
+    assert psiphi.trust(config) is None and psiphi.trust(replace(config, guide="")) is not None
+
+
 def test_policies_that_are_known_are_those_that_are_evaluated():
     net, target = (tabular_net(ENV.spec, heads=AGENTS, ensemble=1, num_cumulants=CUMULANTS, seed=seed) for seed in (4, 5))
     cross = jax.tree.map(lambda x: jnp.asarray(x[:, 0]), sequences(MIXED))
