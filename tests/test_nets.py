@@ -163,7 +163,8 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
         ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("tanh", (4, 3, 2)), ("egocentric", (7, 7, 5)),
         ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)), ("crowd-norm", (6, 4)), ("ring-norm", (6, 4)),
         ("ring-blind", (6, 4)),
-        ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("patches", (20, 33, 3)), ("patches-half", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
+        ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("patches", (20, 33, 3)),
+        ("patches-half", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
 )  # fmt: skip
 def test_torsos_give_as_many_features_as_asked(name, obs_shape):
