@@ -19,7 +19,7 @@ Each adds a line to a file under results/fruitbot, with its command, commit and 
   objects only, neither. What it collects in the episode in which it first meets them, after that one and after ten.
 - *why*: what a trained model of psiphi earns on its task by GPI with more and less trust in the demonstrators, by its own head alone and by
   imitating each demonstrator; the share of steps in which GPI follows each head, the value it then expects, the discounted return that
-  came, and the correlation of the two.
+  came, and the correlation of the two. Also w_ego. Clones that guided the ego are not in a model, so GPI is without them.
 - *speed*: steps and updates per second of PPO and PsiPhi-learning, and the share of the time that goes into the environments, acting and
   learning. Compilation is left out.
 - *peer*: all of PPO's training beside that of stable-baselines3, steps per second: the same games, network, rollouts, epochs and
@@ -75,7 +75,7 @@ def demonstrators(options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {
             **dict(zip(("fruits", "objects", "presents", "completion"), map(float, sums.mean(axis=0)), strict=True)),
             "steps": float(np.mean([len(one["action"]) for one in episodes])),
-            "stays": float(np.mean(np.concatenate([one["action"] for one in episodes]) == 4)),
+            "stays": float(np.mean(np.concatenate([one["action"] for one in episodes]) == FruitBotConfig().stay)),
             **{f"return, {task}": float(x.mean()) for task, x in returns.items()},
             **{f"return, {task}, sem": float(x.std(ddof=1) / len(x) ** 0.5) for task, x in returns.items()},
         }
@@ -91,7 +91,6 @@ def imitation(options: argparse.Namespace) -> dict[str, Any]:
 
     from psiphi import playing, replay, training
     from psiphi.agents import ALGORITHMS
-    from psiphi.envs.fruitbot import STAY
     from psiphi.worlds import WORLDS
 
     world = WORLDS["fruitbot"]
@@ -114,7 +113,7 @@ def imitation(options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {
             "demonstrated": int(trained.demos.count[k]),
             "accuracy": float(np.mean(said == did)),
-            "accuracy on moves": float(np.mean((said == did)[did != STAY])),
+            "accuracy on moves": float(np.mean((said == did)[did != run.world.stay])),
             **playing.figures(place, policy, options.seed, PLAYED, world.wants(run.world, name)),
         }
     return {
@@ -202,6 +201,7 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
     names = (*map(str, known.agents), "ego")
     return {
         "episodes": options.episodes,
+        "w_ego": np.asarray(w).round(4).tolist(),
         "found": {name: _followed(place, jax.jit(way), options, known.gamma, names) for name, way in ways.items()},
     }
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     reason="FruitBot needs psiphi[fruitbot]; make test-fruitbot runs these tests with it",
 )
 
-STILL = np.full(4, fruitbot.STAY, np.int32)
+STILL = np.full(4, FruitBotConfig().stay, np.int32)
 
 
 # --- Rewards and tasks ---------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_gymnasium_accepts_it():
 
 @pytest.mark.parametrize(("view", "columns"), [("paper", 64), ("centred", 96)])
 def test_views_have_their_shapes_and_the_robot_in_its_place(view, columns):
-    env = fruitbot_gym.FruitBotEnv(view=view)
+    env = fruitbot_gym.FruitBotEnv(view=view, actions="all")
     env.reset(seed=4)
     for action in (fruitbot.LEFT, fruitbot.LEFT, fruitbot.STAY):
         obs, *_ = env.step(action)
@@ -87,7 +87,7 @@ def test_views_have_their_shapes_and_the_robot_in_its_place(view, columns):
 @pytest.mark.parametrize("backgrounds", [False, True])
 def test_a_seed_decides_everything_and_another_something(backgrounds):
     def rollout(seed: int) -> tuple[np.ndarray, np.ndarray]:
-        vector = fruitbot_gym.FruitBotVector(FruitBotConfig(backgrounds=backgrounds), fruitbot.GAME, 4)
+        vector = fruitbot_gym.FruitBotVector(FruitBotConfig(backgrounds=backgrounds, actions="all"), fruitbot.GAME, 4)
         vector.reset(seed=seed)
         steps = [vector.step(np.full(4, a))[:2] for a in np.random.default_rng(0).integers(0, 15, 60)]
         vector.close()
@@ -111,7 +111,7 @@ def test_the_step_after_an_end_did_not_happen():
 
 
 def test_backgrounds_change_the_picture_and_nothing_else():
-    plain, painted = (fruitbot_gym.Games(FruitBotConfig(backgrounds=b), 4, 7) for b in (False, True))
+    plain, painted = (fruitbot_gym.Games(FruitBotConfig(backgrounds=b, actions="all"), 4, 7) for b in (False, True))
     for action in np.random.default_rng(1).integers(0, 15, (80, 4)):
         (ended, _, counts, _), (ended_too, _, counts_too, _) = plain.step(action), painted.step(action)
         assert (ended == ended_too).all() and all((a == b).all() for a, b in zip(counts, counts_too, strict=True))
@@ -119,10 +119,30 @@ def test_backgrounds_change_the_picture_and_nothing_else():
 
 
 def test_the_mirror_turns_left_and_right():
-    mirror = world_file.MIRROR
+    mirror = world_file.mirror(FruitBotConfig(actions="all"))
     obs = jnp.arange(64 * 96 * 3).reshape(64, 96, 3) % 251
     assert (np.asarray(mirror.obs(mirror.obs(obs))) == obs).all()
     assert np.asarray(mirror.action(jnp.array([1, 4, 7, 9]))).tolist() == [7, 4, 1, 9]
+    assert np.asarray(world_file.mirror(FruitBotConfig(actions="distinct")).action(jnp.arange(4))).tolist() == [2, 1, 0, 3]
+
+
+def test_each_action_does_what_the_distinct_one_does_that_stands_for_it():
+    """The 15 actions lead to the same frames as the 4 that they are counted as; the 4 lead to different ones."""
+    every, few = (fruitbot_gym.Games(FruitBotConfig(actions=kind), 15, 3) for kind in ("all", "distinct"))
+    first = every.frames.copy()
+    for _ in range(12):
+        every.step(np.arange(15))
+        few.step(fruitbot.AS_DISTINCT)
+    assert (every.frames == few.frames).all() and not (every.frames == first).all()
+    assert (fruitbot.AS_DISTINCT[fruitbot.DISTINCT] == np.arange(4)).all()
+    assert FruitBotConfig(actions="all").stay == fruitbot.STAY and FruitBotConfig(actions="distinct").stay == 1
+
+
+def test_demonstrators_are_recorded_in_the_actions_of_the_world():
+    every, few = (world_file.played(FruitBotConfig(actions=kind), "random", 2, 5) for kind in ("all", "distinct"))
+    for one, same in zip(every, few, strict=True):
+        assert (fruitbot.AS_DISTINCT[one["action"]] == same["action"]).all() and (one["frames"] == same["frames"]).all()
+    assert fruitbot_gym.FruitBotEnv(actions="distinct").action_space.n == 4  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # --- Demonstrators -------------------------------------------------------------------------------------------------------

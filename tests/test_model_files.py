@@ -144,6 +144,17 @@ def test_trust_in_the_demonstrators_is_kept_with_the_model(tmp_path):
     assert (np.asarray(playing.player(found._replace(known=free))[1](jnp.asarray(obs), jax.random.key(0))) != expected).any()
 
 
+def test_a_model_that_watched_no_one_has_no_trust_to_keep(tmp_path):
+    """It was trained with trust set, as a control is; its file has none."""
+    weights = ("bc_weight", "itd_weight", "l1_weight", "cross_policy", "sparsity", "anchor")
+    run = training.changed(tiny.run("psiphi"), {"agent.trust": 5.0, **{f"agent.itd.{name}": 0.0 for name in weights}})
+    trained = training.train(run, progress=False)
+    assert not trained.agents
+    api_trained.save(tmp_path, trained)
+    found = playing.read(tmp_path)
+    assert found.known is not None and found.known.model.trust is None
+
+
 def test_calibration_by_hand():
     sure, right = np.array([0.95, 0.95, 0.55, 0.55]), np.array([True, False, True, True])
     assert playing.calibration_error(sure, right) == pytest.approx(0.5 * 0.45 + 0.5 * 0.45)

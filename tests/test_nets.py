@@ -163,7 +163,8 @@ def test_convolution_is_xlas_with_same_padding(convolved, case):
         ("auto", (5,)), ("auto", (7, 7, 5)), ("auto", (64, 64, 3)), ("mlp", (4, 3, 2)), ("tanh", (4, 3, 2)), ("egocentric", (7, 7, 5)),
         ("egocentric", (5, 8, 2)), ("crowd", (6, 4)), ("crowd", (2, 1)), ("crowd-norm", (6, 4)), ("ring-norm", (6, 4)),
         ("ring-blind", (6, 4)),
-        ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
+        ("impala-shallow", (7, 7, 5)), ("impala-shallow", (20, 33, 3)), ("patches", (20, 33, 3)),
+        ("patches-half", (20, 33, 3)), ("impala-deep", (64, 64, 3)), ("impala-deep", (7, 9, 1)),
     ],
 )  # fmt: skip
 def test_torsos_give_as_many_features_as_asked(name, obs_shape):
@@ -262,6 +263,15 @@ def test_impala_deep_uses_all_of_its_weights():
     gradients = quick_jit(jax.grad(lambda torso, obs: jnp.sum(jnp.square(torso(obs)))))(torso, obs)
     for leaf in jax.tree.leaves(gradients):
         assert np.isfinite(leaf).all() and np.any(leaf != 0)
+
+
+def test_half_a_picture_is_the_means_of_four_pixels():
+    """So which of the four is bright does not matter to the torso, and how bright they are does."""
+    read = nets.torso("patches-half", EnvSpec((16, 16, 3), np.uint8, 4), (8,), key=KEY)
+    one, other, brighter = (np.zeros((1, 16, 16, 3), np.uint8) for _ in range(3))
+    one[0, 6, 4], other[0, 7, 5], brighter[0, 6, 4] = 100, 100, 200
+    assert np.allclose(read(jnp.asarray(one)), read(jnp.asarray(other)))
+    assert not np.allclose(read(jnp.asarray(one)), read(jnp.asarray(brighter)))
 
 
 def test_bytes_of_a_picture_are_scaled_and_those_of_a_board_are_not():

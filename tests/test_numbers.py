@@ -85,7 +85,7 @@ def test_who_is_ahead_is_decided_by_the_printed_intervals(mine, other, fewer, ex
 
 # --- Published results can be continued ----------------------------------------------------------------------------------
 
-EFFORTS = {"ablation": Effort(updates=2_000)}
+EFFORTS = {"ablation": Effort(updates=2_000), "figure-3-fruitbot": Effort(steps=200_000)}
 """What the command in a result's README asks for besides the experiment's own."""
 OLDER = {("figure-sensitivity", "highway-multi-task")}
 """Cells of before rewards had an offset on Highway: they are kept as they are, and new ones are refused beside them."""

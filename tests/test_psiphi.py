@@ -16,7 +16,7 @@ from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.errors import UserError
 from psiphi.loops import scan
 from psiphi.nets import PsiPhiNet
-from psiphi.types import Agent, Demonstration, Demos, Pace, Transition
+from psiphi.types import Agent, Demonstration, Demos, Pace, Symmetry, Transition
 from tables import blank, drawn, numpy_record, phi_table, psi_table, quick_jit, tabular_net
 
 KEY = jax.random.key(0)
@@ -245,6 +245,37 @@ def test_an_offset_is_as_if_the_world_had_paid_less():
     assert np.all(np.asarray(got.step.reward) == np.asarray(sequence.reward)[:, 0] - 0.25)
 
 
+def test_on_an_axis_of_its_own_the_ego_learns_though_no_cumulant_explains_its_rewards():
+    """By least squares its preferences are then near 0, and so is every gradient that could end that."""
+    step = psiphi.ego_batch(CONFIG, jax.tree.map(jnp.asarray, sequences(MIXED))).step
+    nothing = jnp.zeros((ROWS, CUMULANTS))
+    inferred, axis = (
+        psiphi.infer_task(replace(CONFIG, ego_axis=own), NET, tasks.no_experience(CUMULANTS), step, nothing)[0] for own in (False, True)
+    )
+    assert np.allclose(psiphi.w_ego(inferred), 0) and np.asarray(psiphi.w_ego(axis)).tolist() == [0, 0, 1]
+    assert (np.asarray(axis.w[:-1]) == np.asarray(NET.w[:-1])).all()
+
+
+def test_an_axis_of_its_own_is_refused_where_none_is_left():
+    config = replace(CONFIG, itd=replace(ITD, num_cumulants=AGENTS), ego_axis=True)
+    with pytest.raises(UserError, match="expected learned ones and more of them than demonstrators"):
+        psiphi.make(config, ENV.spec, AGENTS, PACE)
+
+
+def test_in_the_mirror_all_that_belongs_to_a_step_is_turned_together():
+    spec = ENV.spec._replace(symmetry=Symmetry(obs=lambda obs: obs[::-1], action=lambda action: ACTIONS - 1 - action))
+    ego = psiphi.ego_batch(CONFIG, jax.tree.map(jnp.asarray, sequences(MIXED)))
+    seen = psiphi.mirrored(spec, ego, KEY)
+    turned = np.asarray((seen.step.obs != ego.step.obs).any(axis=1))
+    assert 0 < turned.sum() < ROWS
+    for before, after in ((ego.step, seen.step), (ego.fold, seen.fold)):
+        for old, new in ((before.obs, after.obs), (before.next_obs, after.next_obs)):
+            assert (np.asarray(new) == np.where(turned[:, None], np.asarray(old)[:, ::-1], old)).all()
+        assert (np.asarray(after.action) == np.where(turned, ACTIONS - 1 - np.asarray(before.action), before.action)).all()
+        assert (np.asarray(after.reward) == np.asarray(before.reward)).all()
+    assert (np.asarray(seen.next_action) == np.where(turned, ACTIONS - 1 - np.asarray(ego.next_action), ego.next_action)).all()
+
+
 def test_the_egos_preferences_are_the_least_squares_of_fading_rewards():
     config = replace(CONFIG, task_memory=0.5, task_ridge=0.01)
     batches = [jax.tree.map(lambda x, t=t: x[:, t], sequences(MIXED)) for t in range(2)]
@@ -338,6 +369,24 @@ def test_who_guides_it_is_a_clone_that_no_loss_of_the_egos_reaches():
     seen = see(np.arange(200) % PLACES)
     acts = np.asarray(quick_jit(agent.act)(rewarded(one._replace(count=jnp.int32(1)), 1.0), seen, KEY))
     assert (acts[:190] == np.arange(190) % AGENTS).all()  # every second environment follows the other one
+
+
+def test_with_a_guide_trust_asks_the_clones_and_the_model_has_none():
+    """Demonstrator k always takes action k; who trusts them much never takes another, whatever its values say."""
+    config = replace(LEARNER, guide="mlp", trust=1e4, epsilon=0.0, temperature=0.0)
+    agent = psiphi.make(config, ENV.spec, AGENTS, PACE)
+    shown = aimless_demos()
+    alike = jnp.broadcast_to(jnp.arange(AGENTS, dtype=jnp.int32)[:, None], shown.steps.action.shape)
+    state = with_experience(agent, shown._replace(steps=shown.steps._replace(action=alike)))
+    clones, start = state.guide
+    known = jax.tree.map(jnp.zeros_like, clones)
+    last = lambda net: jax.tree.leaves(net)[-1]  # noqa: E731 - the biases of the logits
+    assert last(known).shape == (AGENTS, ACTIONS)
+    leaves, kind = jax.tree.flatten(known)
+    known = jax.tree.unflatten(kind, [*leaves[:-1], 5.0 * jnp.eye(AGENTS, ACTIONS)])
+    acts = np.asarray(quick_jit(agent.policy)(state._replace(guide=(known, start)), see(np.arange(PLACES)), KEY))
+    assert (acts < AGENTS).all()
+    assert psiphi.trust(config) is None and psiphi.trust(replace(config, guide="")) is not None
 
 
 def test_policies_that_are_known_are_those_that_are_evaluated():

@@ -49,9 +49,15 @@ def reluctance(
     Its successor features were hardly ever seen to be right for what it would not do, and the best of many wrong values is high; of one who
     does anything at all every action costs much. A further head pays what the demonstrator would pay who is worth most there.
     """
-    theirs = psi[: preferences.shape[0]]
-    own = jnp.mean(jnp.einsum("kead,kd->kea", theirs, preferences), axis=1)
-    cost = trust.weight * jax.nn.log_softmax(trust.beta * own)
+    own = jnp.mean(jnp.einsum("kead,kd->kea", psi[: preferences.shape[0]], preferences), axis=1)
+    return charged(psi, jax.nn.log_softmax(trust.beta * own), value, trust.weight)
+
+
+def charged(
+    psi: Float[Array, "heads ensemble A d"], likely: Float[Array, "K A"], value: Value, weight: float | Array
+) -> Float[Array, "heads A"]:
+    """The same where it is known how `likely` each demonstrator takes each action, as logarithms."""
+    cost, theirs = weight * likely, psi[: likely.shape[0]]
     best = jnp.argmax(jnp.max(head_values(theirs, value) + cost, axis=-1))
     return jnp.concatenate([cost, jnp.broadcast_to(cost[best], (psi.shape[0] - theirs.shape[0], psi.shape[2]))])
 

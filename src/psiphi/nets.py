@@ -21,8 +21,9 @@ from psiphi.errors import UserError
 from psiphi.types import EnvSpec
 
 TorsoName = Literal[
-    "auto", "mlp", "tanh", "crowd", "crowd-norm", "ring-norm", "ring-blind", "egocentric", "patches", "impala-shallow", "impala-deep"
-]
+    "auto", "mlp", "tanh", "crowd", "crowd-norm", "ring-norm", "ring-blind", "egocentric", "patches", "patches-half",
+    "impala-shallow", "impala-deep",
+]  # fmt: skip
 
 
 class MLP(eqx.Module):
@@ -212,27 +213,40 @@ def _image(obs: Array) -> Float[Array, "B H W C"]:
 class Patches(eqx.Module):
     """A torso for pictures that a CPU reads fast: each 8x8 patch by one matrix, then dense layers. The matrix is the same for all patches.
 
-    It is a convolution whose stride is its width, written as one matrix product. Bytes become numbers up to 1.
+    It is a convolution whose stride is its width, written as one matrix product. Bytes become numbers up to 1. With `half`, four pixels are
+    first made one, their mean, and a patch has half as many features: a third of the work.
     """
 
     SIDE, FEATURES = 8, 32
 
     each: MLP
     mlp: MLP
+    half: bool = eqx.field(static=True)
 
-    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array, half: bool = False):
         each, dense = jax.random.split(key)
+        self.half = half
+        side, features = (self.SIDE // 2, self.FEATURES // 2) if half else (self.SIDE, self.FEATURES)
         patches = math.prod(math.ceil(n / self.SIDE) for n in obs_shape[:2])
-        self.each = MLP((self.SIDE**2 * obs_shape[2], self.FEATURES), key=each, activate_last=True)
-        self.mlp = MLP((patches * self.FEATURES, *hidden), key=dense, activate_last=True)
+        self.each = MLP((side**2 * obs_shape[2], features), key=each, activate_last=True)
+        self.mlp = MLP((patches * features, *hidden), key=dense, activate_last=True)
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
         side = self.SIDE
+        if self.half:
+            obs, side = _halved(obs), side // 2
         x = jnp.pad(obs, ((0, 0), *((0, -n % side) for n in obs.shape[1:3]), (0, 0)))
         rows, columns = x.shape[1] // side, x.shape[2] // side
         x = x.reshape(x.shape[0], rows, side, columns, side, x.shape[3]).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(x.shape[0], rows * columns, side * side * x.shape[5]).astype(jnp.float32)
         return self.mlp(_rows(self.each(x / 255.0 if obs.dtype == jnp.uint8 else x)))
+
+
+def _halved(obs: Shaped[Array, "B H W C"]) -> Float[Array, "B h w C"]:
+    """A picture of half the height and the width: the mean of every four pixels. Bytes become numbers up to 1."""
+    x = jnp.pad(obs, ((0, 0), *((0, -n % 2) for n in obs.shape[1:3]), (0, 0))).astype(jnp.float32)
+    mean = (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
+    return mean / 255.0 if obs.dtype == jnp.uint8 else mean
 
 
 class Convolution(eqx.Module):
@@ -354,10 +368,11 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
         "ring-blind": functools.partial(Ring, blind=True),
         "egocentric": Egocentric,
         "patches": Patches,
+        "patches-half": functools.partial(Patches, half=True),
         "impala-shallow": ImpalaShallow,
         "impala-deep": ImpalaDeep,
     }
-    if name in ("patches", "impala-shallow", "impala-deep") and len(spec.obs_shape) != 3:
+    if name in ("patches", "patches-half", "impala-shallow", "impala-deep") and len(spec.obs_shape) != 3:
         raise UserError(f"the {name} torso reads pictures of shape (H, W, C), but observations have shape {spec.obs_shape}.")
     return kinds[name](spec.obs_shape, hidden, key=key)
 

@@ -53,6 +53,9 @@ class PsiPhiConfig:
     act_by_member: bool = False
     """Extension: while it learns, each environment acts by one member of the ensemble and not by the most pessimistic one, so that what
     the members disagree on is tried (paper: not said)."""
+    mirror_ego: bool = False
+    """Extension: half of the ego's batch, too, is shown through the environment's symmetry, and the demonstrators' policies are evaluated
+    on that very batch, which costs less (paper: not said)."""
     gpi_bootstrap: bool = True
     """Extension: the ego's next action is the GPI action over all heads; off: its own head's (L_Q) and the one it took (L_TD-psi)."""
     pessimistic_target: bool = True
@@ -72,7 +75,8 @@ class PsiPhiConfig:
     trust: Weight = 0.0
     """Extension: in GPI an action costs this much reward for every nat by which it would surprise the demonstrator who is followed, and the
     ego's own head pays as for the demonstrator who is worth most to it; 0: nothing (paper). So values that were never seen to be right do
-    not lead away from what the demonstrators do."""
+    not lead away from what the demonstrators do. With a `guide` the clones are asked, while it acts and not where it bootstraps; the model
+    that is saved has no clones and acts by its values alone."""
     guide: TorsoName | Literal[""] = ""
     """Extension: whom the ego follows, and whose policies are evaluated on its steps, are clones of the demonstrators, each with a torso of
     this name, which none of the ego's losses reach; empty: softmax(psi_k.w_k), which shares its torso with the ego (paper)."""
@@ -83,6 +87,10 @@ class PsiPhiConfig:
     """How much of the reward statistics survives an update; w_ego is their least-squares solution."""
     task_ridge: Weight = 1e-3
     """Ridge of that least squares."""
+    ego_axis: bool = False
+    """Extension: w_ego is the axis after the demonstrators' and is not inferred, as theirs are with `axis_preferences`; off: least squares
+    (paper). The cumulant on that axis becomes the ego's reward. Inferred preferences are near 0 as long as no cumulant explains the
+    rewards, and both L_R and L_Q are then almost silent: where rewards are rare, that does not end."""
 
     def __post_init__(self):
         configs.check(self)
@@ -158,6 +166,19 @@ def ego_batch(config: PsiPhiConfig, sequence: Transition) -> Ego:
     return Ego(first, folded, sequence.action[:, 1], ~first.last)
 
 
+def mirrored(spec: EnvSpec, ego: Ego, key: Array) -> Ego:
+    """Half of the steps through the environment's symmetry, with all that came of them."""
+    step, fold = (replay.mirror(spec, one, key) for one in (ego.step, ego.fold))
+    followed = ego.step._replace(action=ego.next_action)
+    return Ego(step, fold, replay.mirror(spec, followed, key).action, ego.has_next)
+
+
+def own_axis(net: PsiPhiNet) -> Float[Array, " d"]:
+    """The axis of the ego's cumulant, the one after the demonstrators'."""
+    heads, cumulants = net.w.shape
+    return jnp.eye(heads, cumulants)[-1]
+
+
 def infer_task(
     config: PsiPhiConfig, net: PsiPhiNet, task: tasks.Statistics, step: Transition, phi: Array | None = None
 ) -> tuple[PsiPhiNet, tasks.Statistics]:
@@ -166,6 +187,8 @@ def infer_task(
     kept = jax.tree.map(lambda x: config.task_memory * x, task)
     phi = net.cumulants(step.obs, step.action, step.next_obs, step.discount) if phi is None else phi
     task = tasks.observe_batch(kept, phi, step.reward)
+    if config.ego_axis:
+        return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(own_axis(net))), task
     return eqx.tree_at(lambda n: n.w, net, net.w.at[-1].set(tasks.solve(task, config.task_ridge * task.count))), task
 
 
@@ -235,8 +258,8 @@ def ego_loss(net: PsiPhiNet, target: PsiPhiNet, ego: Ego, config: PsiPhiConfig, 
 
 
 def trust(config: PsiPhiConfig) -> gpi.Trust | None:
-    """How much the demonstrators are trusted; None where an action costs nothing."""
-    return gpi.Trust(config.trust, itd.inverse_temperature(config.itd)) if config.trust else None
+    """How much the demonstrators' heads are trusted; None where an action costs nothing, or what clones say."""
+    return gpi.Trust(config.trust, itd.inverse_temperature(config.itd)) if config.trust and not config.guide else None
 
 
 def reluctance(config: PsiPhiConfig, net: PsiPhiNet, psi: Float[Array, "B heads E A d"], w: Float[Array, " d"]) -> Array | None:
@@ -304,6 +327,11 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         raise UserError(f"itd.imagined is {inner.imagined}, expected 0: imagined heads are for ITD, PsiPhi-learning has a task of its own.")
     if inner.alternate and not num_demonstrators:
         raise UserError("alternate=True takes turns with the demonstrators' losses, but there is no demonstrator; set it to False.")
+    if config.ego_axis and (itd.has_given(inner) or inner.num_cumulants <= num_demonstrators):
+        raise UserError(
+            f"ego_axis is True and there are {inner.num_cumulants} cumulants ({inner.cumulants}) beside {num_demonstrators} demonstrators, "
+            "expected learned ones and more of them than demonstrators: the ego's own is one more."
+        )
     optimiser = itd.make_optimiser(inner, pace)
     cloning = bc.BCConfig(config.guide or inner.torso, inner.torso_hidden, inner.psi_hidden)
     guided = bool(config.guide) and num_demonstrators > 0
@@ -367,7 +395,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         if by_member:
             psi = jax.vmap(lambda x, i: x[:, i][:, None])(psi, jnp.arange(obs.shape[0]) % inner.ensemble)
         values = jax.vmap(lambda psi: gpi.head_values(psi, lambda p: p @ w_ego(state.net)))(psi)
-        cost = reluctance(config, net, psi, w_ego(state.net))
+        cost = surprise(state, obs, psi) if guided and config.trust else reluctance(config, net, psi, w_ego(state.net))
         values = jnp.max(values if cost is None else values + cost, axis=1)
         return gpi.draw(values, key, config.temperature)
 
@@ -376,6 +404,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         sequence = experience.sample(state.experience, ego_key).experience
         ego = ego_batch(config, sequence)
         ego = ego._replace(step=replay.look_up(state.experience, ego.step), fold=replay.look_up(state.experience, ego.fold))
+        ego = mirrored(spec, ego, jax.random.fold_in(ego_key, 1)) if config.mirror_ego else ego
         others = demonstrations(state, ego, demo_key) if num_demonstrators else None
         after, metrics = (alternating_step if inner.alternate else joint_step)(state, others, ego)
         count = state.count + 1
@@ -392,6 +421,11 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         """Logits of all clones."""
         return jnp.swapaxes(jax.vmap(lambda one: one(obs))(state.guide[0]), 0, 1)
 
+    def surprise(state: State, obs: Array, psi: Float[Array, "B heads E A d"]) -> Float[Array, "B heads A"]:
+        """What an action costs by how much it would surprise the clones."""
+        value = lambda p: p @ w_ego(state.net)  # noqa: E731
+        return jax.vmap(lambda one, likely: gpi.charged(one, likely, value, config.trust))(psi, jax.nn.log_softmax(clones_of(state, obs)))
+
     def policies(state: State, cross: Transition) -> Array | None:
         """What the demonstrators would do where steps led to, if clones know."""
         return jax.nn.softmax(clones_of(state, cross.next_obs)) if guided else None
@@ -400,7 +434,7 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
         sample_key, mirror_key = jax.random.split(key)
         demo, cross, weight = itd.sample(configs.replaced(inner, cross_policy_on="pooled"), spec, experience, state, sample_key)
         if itd.uses_any_steps(inner) and inner.cross_policy_on != "pooled":
-            mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror else ego.step
+            mine = replay.mirror(spec, ego.step, mirror_key) if inner.mirror and not config.mirror_ego else ego.step
             if itd.has_given(inner) or inner.cross_policy_on == "both":  # given: no other loss sees the demonstrators' own steps
                 mine = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), mine, cross)
             return Others(demo, mine, jnp.ones(mine.action.shape))

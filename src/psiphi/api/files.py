@@ -16,7 +16,7 @@ import numpy as np
 
 from psiphi import checkpoint, gpi, lens, limits
 from psiphi import model as models
-from psiphi.agents import ALGORITHMS, itd
+from psiphi.agents import ALGORITHMS, itd, psiphi
 from psiphi.agents.itd import ITDConfig
 from psiphi.api.answers import Form
 from psiphi.api.coverage import Coverage
@@ -243,7 +243,7 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     inner = config.itd if hasattr(config, "itd") else config
     glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
     model = _like(inner, glass, described, len(agents), features)
-    if getattr(config, "trust", 0.0):
+    if isinstance(config, psiphi.PsiPhiConfig) and psiphi.trust(config) and agents:
         number: Any = jax.ShapeDtypeStruct((), jnp.float32)
         model = model._replace(trust=gpi.Trust(number, number))
     like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}

@@ -25,6 +25,12 @@ LEFT, STAY, RIGHT = 1, 4, 7
 MIRRORED = np.array([6, 7, 8, 3, 4, 5, 0, 1, 2, *range(9, NUM_ACTIONS)], np.int32)
 """Each action as it looks in a mirror."""
 
+DISTINCT = np.array([LEFT, STAY, RIGHT, 9], np.int32)
+"""One action for each thing that can be done: left, stay, right, fire."""
+DISTINCT_MIRRORED = np.array([2, 1, 0, 3], np.int32)
+AS_DISTINCT = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, *[1] * 5], np.int32)
+"""What each of ProcGen's actions does, by its place among the distinct ones."""
+
 SIDE = 64
 """Rows and columns of ProcGen's picture."""
 CENTRED_COLUMNS = 96
@@ -36,10 +42,13 @@ LONGEST = 1_000
 
 @dataclass(frozen=True)
 class FruitBotConfig:
-    """Which game is played, and how it is seen. The default is what can be learned from on a CPU; the paper's is `view="paper"`."""
+    """Which game is played, and how it is seen. The default is what can be learned from on a CPU; the paper's is `view="paper"`
+    and `actions="all"`."""
 
     view: Literal["centred", "paper"] = "centred"
     """The frame as ProcGen draws it, 64x64x3 (paper), or moved sideways so that the robot is in the middle of 96 columns."""
+    actions: Literal["distinct", "all"] = "distinct"
+    """ProcGen's 15 actions, many of which do the same (paper), or one for each thing that can be done: left, stay, right, fire."""
     backgrounds: bool = False
     """Whether a picture lies behind the game; it changes what is seen, and nothing else."""
     difficulty: Literal["easy", "hard"] = "easy"
@@ -57,6 +66,23 @@ class FruitBotConfig:
     @property
     def obs_shape(self) -> tuple[int, int, int]:
         return (SIDE, SIDE if self.view == "paper" else CENTRED_COLUMNS, 3)
+
+    @property
+    def num_actions(self) -> int:
+        return NUM_ACTIONS if self.actions == "all" else len(DISTINCT)
+
+    @property
+    def stay(self) -> int:
+        """The number of the action that does nothing."""
+        return int(self.numbered(np.array([STAY]))[0])
+
+    def numbered(self, action: np.ndarray) -> np.ndarray:
+        """ProcGen's actions as an agent counts them."""
+        return action if self.actions == "all" else AS_DISTINCT[action]
+
+    def played(self, action: np.ndarray) -> np.ndarray:
+        """An agent's actions as ProcGen counts them."""
+        return action if self.actions == "all" else DISTINCT[action]
 
 
 # --- Tasks ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from psiphi.envs import fruitbot
-from psiphi.envs.fruitbot import GAME, NUM_ACTIONS, Counts, FruitBotConfig
+from psiphi.envs.fruitbot import GAME, Counts, FruitBotConfig
 from psiphi.envs.fruitbot_scripts import PAPER, Script
 from psiphi.errors import UserError
 
@@ -37,7 +37,7 @@ class Games:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, Counts, np.ndarray]:
         """Which games ended by themselves, which by the limit, what was collected, and which levels were completed."""
-        self.frames, reward, terminated, truncated, info = self._pool.step(np.asarray(action, np.int32))
+        self.frames, reward, terminated, truncated, info = self._pool.step(np.asarray(self.config.played(action), np.int32))
         completed = np.asarray(terminated & (info["prev_level_complete"] > 0) & ~self.over)
         counts = fruitbot.decoded(np.where(self.over, 0.0, reward), completed)
         self.fresh, self.over = self.over, np.asarray(terminated | truncated)
@@ -62,7 +62,7 @@ class FruitBotVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def __init__(self, config: FruitBotConfig, weights: Counts, num_envs: int):
         self.config, self.weights, self.num_envs = config, weights, num_envs
         self.single_observation_space = gymnasium.spaces.Box(0, 255, config.obs_shape, np.uint8)
-        self.single_action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
+        self.single_action_space = gymnasium.spaces.Discrete(config.num_actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._games: Games | None = None
@@ -135,7 +135,7 @@ class Player:
         self._decide()
 
     def _decide(self) -> None:
-        self.action = self._script.act(self._twins.frames, self._twins.fresh)
+        self.action = self.games.config.numbered(self._script.act(self._twins.frames, self._twins.fresh))
 
     def step(self) -> dict[str, Any]:
         """A step of each game: what was seen, done, then seen and is about to be done, what it brought, and whether it happened."""
@@ -178,7 +178,7 @@ class FruitBotEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
             raise UserError(f"FruitBot's render_mode is {render_mode!r}, expected None or 'rgb_array'.")
         self.config, self.weights, self.render_mode = FruitBotConfig(**config), fruitbot.weights_of(task), render_mode
         self.observation_space = gymnasium.spaces.Box(0, 255, self.config.obs_shape, np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
+        self.action_space = gymnasium.spaces.Discrete(self.config.num_actions)
         self._games: Games | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -193,7 +193,7 @@ class FruitBotEnv(gymnasium.Env[np.ndarray, np.int64 | int]):
         if self._games is None or self._games.over.all():
             raise gymnasium.error.ResetNeeded("Cannot call FruitBot's step() before reset().")
         if not self.action_space.contains(action):
-            raise UserError(f"FruitBot's action is {action!r}, expected a number from 0 to {NUM_ACTIONS - 1}.")
+            raise UserError(f"FruitBot's action is {action!r}, expected a number from 0 to {self.config.num_actions - 1}.")
         terminated, truncated, counts, completed = self._games.step(np.array([action]))
         reward = float(fruitbot.paid(self.weights, counts)[0])
         return self._games.obs[0], reward, bool(terminated[0]), bool(truncated[0]), self._info(counts, completed)
