@@ -142,6 +142,8 @@ HEADLINE = (
     Row("Third exit of the roundabout: final return", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "psiphi-alone", ALONE),
     Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn", "DQN"),
     Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn-guided", "a DQN that follows the same clones"),
+    Row("FruitBot from pixels, 200,000 steps: final return", "figure-3-fruitbot", "fruitbot-mild", FINAL, "psiphi", "ppo", "PPO"),
+    Row("The same", "figure-3-fruitbot", "fruitbot-mild", FINAL, "psiphi", "psiphi-alone", ALONE),
 )
 
 
