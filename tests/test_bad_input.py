@@ -129,7 +129,7 @@ def files_in(path: Path) -> set[str]:
         ("train dqn --env strange_worlds:words", r"observations of 'strange_worlds:words' are Text\(.*\), expected arrays of numbers"),
         ("train dqn --env Pendulum-v1", r"actions of 'Pendulum-v1' are Box\(.*\), expected a Discrete space"),
         # Algorithms, tasks, demonstrators
-        ("train a2c --env coingrid", "'a2c' is not an algorithm; expected one of itd, psiphi, dqn, bc"),
+        ("train a2c --env coingrid", "'a2c' is not an algorithm; expected one of itd, psiphi, dqn, guided-dqn, bc"),
         ("train dqn --env coingrid --task Z", "'Z' is not a CoinGrid task"),
         ("train dqn --env highway-multi-task --task fast", "'fast' is not a task of Highway; expected own, or a speed"),
         ("train dqn --env highway-multi-task --task speed=26,lane=9", "A goal's lane is 9, .*expected .*a lane from 0 to 3"),

@@ -27,6 +27,7 @@ QUICK = {
     ("gail", "coingrid"),
     ("bc", "highway-multi-task"),
     ("dqn", CARTPOLE),
+    ("guided-dqn", CARTPOLE),
     ("sqil", CARTPOLE),
     ("ppo", CARTPOLE),
 }

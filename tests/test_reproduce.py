@@ -185,6 +185,7 @@ def instant(monkeypatch):
     monkeypatch.setattr(world, "starc", lambda config, who, *_, **__: [0.5] * len(who))
     monkeypatch.setattr(world, "explained", explained)
     monkeypatch.setattr(pictures, "described", lambda *_: board)
+    monkeypatch.setattr(measures, "imitation_of", lambda *_: lambda obs: np.zeros(len(obs)))
     adapted = [(paper.Figure("normalised_return", task, shots), 0.5, None) for task in paper.TASKS for shots in (0, 1, 100)]
     monkeypatch.setitem(measures.HOW, "adapt", lambda what, unit, *_: measures.Done({unit.method.name: adapted}, 7, 1.0))
 
