@@ -18,8 +18,8 @@ from psiphi.experiments.paper import figure_few, figure_sizes, table_1_curve
 from psiphi.experiments.runs import Effort
 from psiphi.model import Model
 from psiphi.training import Trained
-from psiphi.types import EnvSpec
-from psiphi.worlds import coingrid
+from psiphi.types import Env, EnvSpec, TimeStep
+from psiphi.worlds import coingrid, traffic
 from tables import tabular_net
 
 NAMES = ("figure-few", "figure-few-coins", "table-1-curve", "figure-sizes", "figure-roundabout", "figure-3-again", "figure-pays")
@@ -149,7 +149,8 @@ def test_a_reward_inferred_in_the_old_world_is_learned_on_in_both(monkeypatch):
 
 
 def test_on_roundabout_the_reward_is_learned_on_anew_from_another_start(monkeypatch):
-    runs = []
+    nothing: list[Any] = [None] * 4
+    runs, inferred = [], Model(*nothing)
 
     def train(run, model=None, **_):
         runs.append((run.algorithm, run.task, run.world.ego.s, run.demonstrator, model))
@@ -158,14 +159,16 @@ def test_on_roundabout_the_reward_is_learned_on_anew_from_another_start(monkeypa
     monkeypatch.setattr(measures, "train", train)
     monkeypatch.setattr(measures, "_returns", lambda run, who, nets: dict.fromkeys(who, 2.0))
     earned = [dict.fromkeys(("exr", "nxr"), x) for x in (1.0, 3.0)]
-    monkeypatch.setattr(roundabout, "together", lambda run, *_, **__: (earned, 7, 1.0, 0.0, "it"))
+    monkeypatch.setattr(roundabout, "together", lambda run, *_, **__: (earned, 7, 1.0, 0.0, inferred))
     monkeypatch.setattr(roundabout, "own_returns", lambda run, *_: dict.fromkeys(run.demonstrators, run.world.ego.s))
+    distances = lambda asked, *_: [(paper.Figure("starc", who), 0.5, None) for who in asked.demonstrators]  # noqa: E731
+    monkeypatch.setitem(measures.ASKED, "starc", distances)
     variant = CURVE.variants[1]
     unit = Unit(variant, next(one for one in CURVE.methods if one.name == "itd-10"), 1000)
     sharing = [one.method for one in reproduce.judged(CURVE, unit)]
     by: dict[str, float] = dict.fromkeys(("exr", "nxr", "exr, changed", "nxr, changed"), 1.0)
     done = measures.imitate(CURVE, unit, sharing, Effort(), by)
-    assert runs == [("ppo", "exr", 125.0, 0, "it"), ("ppo", "nxr", 125.0, 1, "it")]
+    assert runs == [("ppo", "exr", 125.0, 0, inferred), ("ppo", "nxr", 125.0, 1, inferred)]
     found = {name: {(f.metric, f.task): x for f, x, _ in rows} for name, rows in done.figures.items()}
     assert found["itd-10"]["return", "all"] == 1.0 and found["itd-10"]["return", "nxr, changed"] == 2.0
     assert found["itd-policy-10"]["return", "all, changed"] == 125.0
@@ -204,3 +207,46 @@ def test_starc_sees_what_is_wanted_and_neither_scale_nor_shaping(infer, least, m
     model = Model(net, jnp.ones((1, 1)), jnp.ones(1))
     (distance,) = coingrid.starc(BOARD, ("R",), model, jax.random.key(0), gamma=GAMMA, boards=2)
     assert least <= distance <= most
+
+
+# --- The sampled STARC ---------------------------------------------------------------------------------------------------
+
+
+def line_world() -> Env:
+    """Nine places in a row, left, stay or right; who gets to the last is paid for every step there, and an end is at the first."""
+
+    def reset(key):
+        place = jax.random.randint(key, (), 3, 7)
+        return place, place[None].astype(jnp.float32)
+
+    def step(state, action, key):
+        del key
+        place = jnp.clip(state + action - 1, 0, 8)
+        end = place == 0
+        return place, TimeStep(place[None].astype(jnp.float32), on_the_line(place), jnp.where(end, 0.0, 1.0), end, {})
+
+    return Env(EnvSpec((1,), jnp.float32, 3), reset, step)
+
+
+def on_the_line(place):
+    return jnp.where(place == 8, 1.0, 0.0)
+
+
+def shaped_on_the_line(obs, next_obs, discount):
+    height = lambda place: jnp.sin(2.0 * place)  # noqa: E731
+    return 0.95 * discount * height(next_obs) - height(obs)
+
+
+@pytest.mark.parametrize(
+    ("infer", "least", "most"),
+    [
+        (lambda o, a, n, d: 3 * on_the_line(n[:, 0]) + shaped_on_the_line(o[:, 0], n[:, 0], d), 0.0, 0.05),
+        (lambda o, a, n, d: -on_the_line(n[:, 0]), 0.999, 1.001),
+        (lambda o, a, n, d: 1.0 * (n[:, 0] == 2.0), 0.6, 1.0),
+        (lambda o, a, n, d: 0 * o[:, 0], 0.499, 0.501),
+    ],
+    ids=["scaled and shaped", "turned round", "the other way", "nothing"],
+)
+def test_the_sampled_starc_sees_what_is_wanted_and_neither_scale_nor_shaping(infer, least, most):
+    distance = traffic.starc(line_world(), lambda state: jnp.asarray(2), infer, jax.random.key(0), 0.95, 20)
+    assert least <= float(distance) <= most

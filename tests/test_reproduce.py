@@ -182,7 +182,8 @@ def instant(monkeypatch):
     monkeypatch.setattr(world, "ceiling", lambda *_, **__: tasks)
     monkeypatch.setattr(world, "held_out_accuracy", lambda *_: {"accuracy": 0.9, "ceiling": 0.95})
     monkeypatch.setattr(world, "planned_on_inferred", lambda config, who, *_, **__: [1.0] * len(who))
-    monkeypatch.setattr(world, "starc", lambda config, who, *_, **__: [0.5] * len(who))
+    distances = lambda asked, *_: [(paper.Figure("starc", who), 0.5, None) for who in asked.demonstrators]  # noqa: E731
+    monkeypatch.setitem(measures.ASKED, "starc", distances)
     monkeypatch.setattr(world, "explained", explained)
     monkeypatch.setattr(pictures, "described", lambda *_: board)
     monkeypatch.setattr(measures, "imitation_of", lambda *_: lambda obs: np.zeros(len(obs)))

@@ -157,7 +157,9 @@ def planner(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float
 
 
 def starc(asked: Asked, seed: int, key: Array) -> Iterator[tuple[Figure, float, Any]]:
-    distances = world.starc(asked.run.world, asked.demonstrators, asked.model, key, gamma=asked.gamma)
+    distance = training.worlds.find(asked.run.env).starc
+    assert distance is not None
+    distances = distance(asked.run.world, asked.demonstrators, asked.model, key, asked.gamma)
     for who, value in zip(asked.demonstrators, distances, strict=True):
         yield Figure("starc", who), value, None
 
@@ -277,6 +279,7 @@ def imitate(
     run = training.completed(run_of(what, unit.variant, unit.method, effort, unit.seed))
     imitated = _together if run.algorithm == "itd-dqn" else _imitated
     returns, env_steps, train_s, earlier_s, *inferred = imitated(what, unit, run, effort, where)
+    inferred = inferred if paper.known(what, unit.variant) else []
     by = {} if unit.method.name == what.reference else references
     figures = {method.name: list(_return_figures(got, by)) for method, got in zip(sharing, returns, strict=False)}
     for learned in inferred:
@@ -290,7 +293,7 @@ def _reward_figures(what: Experiment, unit: Unit, run: Run, learned: Model, effo
     for end, moved in _judged_in(unit.variant, run):
         asked = Asked(what, moved, learned, few_shot_of(unit.method), effort)
         for i, name in enumerate(ASKED):
-            if name in what.measures:
+            if name in paper.known(what, unit.variant):
                 for figure, value, extra in ASKED[name](asked, unit.seed, jax.random.fold_in(key, i)):
                     yield figure._replace(task=figure.task + end), value, extra
 
@@ -343,7 +346,7 @@ def _imitated(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Whe
     if algorithm.successor_features:
         learner = next((method.algorithm for method in what.methods if method.name == what.reference), "dqn")
         found = _on_inferred(unit, run, who, shown, learner, {**unit.method.learner, **_steps(effort)}, where)
-        return found if what.measures else found[:4]
+        return found
     if algorithm.tells_apart:
         trained = train(run, **_in(where, "training"), demos=shown, progress=False)
         nets = [bc.of_demonstrator(trained.net, k) for k in range(len(who))]
@@ -382,7 +385,7 @@ def _together(what: Experiment, unit: Unit, run: Run, effort: Effort, where: Whe
             all_trained.append(train(learner, **_in(where, f"demonstrator-{k}{end}"), model=learned, progress=False))
             returns[name + end] = _returns(learner, [name], [all_trained[-1].net])[name]
     more = _cost(all_trained)
-    return [returns, own], env_steps + more[0], train_s + more[1], earlier_s + more[2]
+    return [returns, own], env_steps + more[0], train_s + more[1], earlier_s + more[2], learned
 
 
 def _cost(trainings: Sequence[Trained]) -> tuple[int, float, float]:

@@ -176,7 +176,7 @@ def planned_on_inferred(
 
 
 def starc(
-    config: CoinGridConfig, demonstrators: tuple[str, ...], model: Model, key: Array, *, gamma: float = GAMMA, boards: int = 16
+    config: CoinGridConfig, demonstrators: tuple[str, ...], model: Model, key: Array, gamma: float = GAMMA, *, boards: int = 16
 ) -> list[float]:
     """For each demonstrator the STARC distance of phi.w_k to its true reward, exact on every board, and the mean over boards.
 
@@ -357,6 +357,7 @@ def _world(name: str, words: str, config: CoinGridConfig) -> World:
         presets=PRESETS,
         paper={"itd": paper_itd, "psiphi": paper_psiphi},
         truth=truth,
+        starc=starc,
         drawn=_drawn,
         boards=boards,
     )

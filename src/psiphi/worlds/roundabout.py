@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from psiphi import model as models
 from psiphi.agents.bc import BCConfig
 from psiphi.agents.guided import GuidedConfig
 from psiphi.envs import roundabout
 from psiphi.envs.roundabout import EXITS, RoundaboutConfig
 from psiphi.envs.traffic_gym import TrafficEnv
 from psiphi.errors import UserError
+from psiphi.model import Model
 from psiphi.types import Demonstration, Env, Metrics
 from psiphi.worlds import traffic
 from psiphi.worlds.world import OWN, Recorded, World
@@ -82,6 +84,17 @@ def expert_returns(config: RoundaboutConfig, key: Array, episodes: int) -> dict[
     return traffic.expert_returns(roundabout.make(config), functools.partial(roundabout.expert, config), key, episodes, config.max_steps)
 
 
+def _starc(config: RoundaboutConfig, demonstrators: tuple[str, ...], model: Model, key: Array, gamma: float) -> list[float]:
+    exits = tuple(task_name(config, name) for name in demonstrators)
+    return [float(_starc_of(replace(config, ego_exit=exit), model, jnp.asarray(k), key, gamma)) for k, exit in enumerate(exits)]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "gamma"))
+def _starc_of(config: RoundaboutConfig, model: Model, k: Array, key: Array, gamma: float) -> Array:
+    inferred = lambda *step: jnp.take(models.rewards(model, *step), k, axis=-1)  # noqa: E731
+    return traffic.starc(roundabout.make(config), functools.partial(roundabout.expert, config), inferred, key, gamma, config.max_steps)
+
+
 def _psiphi() -> dict[str, Any]:
     """Three-step returns, and recorded demonstrators who are studied before the first step and followed at first.
 
@@ -128,4 +141,5 @@ ROUNDABOUT = World(
     longest=lambda config: config.max_steps,
     presets=traffic.presets(reward_offset=0.0, psiphi_updates=2) | {"psiphi": _psiphi, "guided-dqn": _guided},
     drawn=_drawn,
+    starc=_starc,
 )

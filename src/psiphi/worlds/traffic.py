@@ -98,6 +98,73 @@ def figures(reference: float | None, got: Mapping[str, Array]) -> Metrics:
     return {"return": mean} if reference is None else {"normalised_return": mean / reference, "return": mean}
 
 
+# --- Rewards that were inferred ------------------------------------------------------------------------------------------
+
+STATES, WALKS, HORIZON, ROAMED = 64, 16, 64, 0.3
+"""Of the sampled STARC distance: states, random walks after each action there, their longest, and the share of random actions of those who
+met the states."""
+
+
+def starc(
+    env: Env, expert: Expert, inferred: Callable[[Array, Array, Array, Array], Array], key: Array, gamma: float, longest: int
+) -> Array:
+    """The STARC distance of an inferred reward to the world's own, sampled: as CoinGrid's, but of some states and some random walks.
+
+    ``inferred(obs, action, next_obs, discount)`` is of a batch. The states are those that IDM meets when a third of its actions is random.
+    After each action there, the same random actions follow under both rewards, so that what shaping adds cancels in every walk, but for
+    what is left of it after the longest.
+    """
+    meet_key, walk_key = jax.random.split(key)
+    actions = jnp.arange(env.spec.num_actions)
+    states, obs = _met(env, expert, meet_key, longest)
+    each = lambda x: jnp.broadcast_to(x[:, None, None], (STATES, WALKS, actions.shape[0], *x.shape[1:])).reshape(-1, *x.shape[1:])  # noqa: E731
+    later = jax.random.randint(walk_key, (HORIZON, STATES, WALKS, 1), 0, actions.shape[0])
+    later = (
+        jnp.broadcast_to(later, (*later.shape[:-1], actions.shape[0]))
+        .at[0]
+        .set(jnp.broadcast_to(actions, (STATES, WALKS, actions.shape[0])))
+    )
+    walked = _walked(env, inferred, jax.tree.map(each, states), each(obs), later.reshape(HORIZON, -1), gamma)
+    q = jnp.mean(walked.reshape(STATES, WALKS, actions.shape[0], 2), axis=1)
+    level = (q - jnp.mean(q, axis=1, keepdims=True)).reshape(-1, 2)
+    size = jnp.linalg.norm(level, axis=0)
+    level = jnp.where(size > 1e-6, level / jnp.maximum(size, 1e-6), 0.0)
+    return jnp.linalg.norm(level[:, 0] - level[:, 1]) / 2
+
+
+def _met(env: Env, expert: Expert, key: Array, longest: int) -> tuple[Any, Array]:
+    """A state of each of some episodes, at a time that is as likely as any other before it ends, and what is seen there."""
+    reset_key, action_key, roam_key, when_key = jax.random.split(key, 4)
+
+    def step(now: _Driving, keys: tuple[Array, Array]) -> tuple[_Driving, _Driving]:
+        random = jax.random.randint(keys[0], (), 0, env.spec.num_actions)
+        action = jnp.where(jax.random.bernoulli(keys[1], ROAMED), random, expert(now.state))
+        after, reached = env.step(now.state, action, keys[0])
+        return _Driving(after, reached.obs, now.running & ~reached.last), now
+
+    def episode(reset_key: Array, action_key: Array, roam_key: Array, when_key: Array) -> tuple[Any, Array]:
+        start = _Driving(*env.reset(reset_key), jnp.ones((), bool))
+        _, passed = jax.lax.scan(step, start, (jax.random.split(action_key, longest), jax.random.split(roam_key, longest)))
+        when = jax.random.randint(when_key, (), 0, jnp.sum(passed.running))
+        return jax.tree.map(lambda x: x[when], (passed.state, passed.obs))
+
+    return jax.vmap(episode)(*(jax.random.split(one, STATES) for one in (reset_key, action_key, roam_key, when_key)))
+
+
+def _walked(env: Env, inferred: Callable[..., Array], states: Any, obs: Array, actions: Array, gamma: float) -> Array:
+    """``[N, 2]``: what walks by these actions ``[HORIZON, N]`` earn by the inferred and by the true reward, discounted."""
+    keys = jax.random.split(jax.random.key(0), obs.shape[0])  # nothing in a step is random
+
+    def step(now: tuple[Any, Array, Array, Array], action: Array) -> tuple[tuple[Any, Array, Array, Array], None]:
+        state, obs, weight, earned = now
+        after, reached = jax.vmap(env.step)(state, action, keys)
+        paid = jnp.stack([inferred(obs, action, reached.obs, reached.discount), reached.reward], axis=-1)
+        return (after, reached.obs, weight * gamma * reached.discount * ~reached.last, earned + weight[:, None] * paid), None
+
+    start = (states, obs, jnp.ones(obs.shape[0]), jnp.zeros((obs.shape[0], 2)))
+    return jax.lax.scan(step, start, actions)[0][3]
+
+
 # --- What suits them -----------------------------------------------------------------------------------------------------
 
 

@@ -120,6 +120,9 @@ class World:
     """The same for the paper's own settings, where it prints some."""
     truth: Callable[..., dict[str, Any]] | None = None
     """``truth(config, demonstrators, model, seed, episodes)``: what a model inferred beside what is true; None: the truth is not known."""
+    starc: Callable[[Any, tuple[str, ...], Any, Array, float], list[float]] | None = None
+    """``starc(config, demonstrators, model, key, gamma)``: for each the STARC distance of what was inferred to its true reward, exact or
+    sampled; None: the truth is not known."""
     lensed: bool = False
     """Whether it is not known how its numbers are scaled: they are then standardised by the demonstrations before a network sees them."""
     entered: bool = True

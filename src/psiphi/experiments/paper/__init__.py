@@ -41,6 +41,7 @@ from psiphi.experiments.paper.experiment import (
     ends_of,
     figures_of,
     has,
+    known,
 )
 from psiphi.experiments.paper.shared import OVER_CONTROL, PSIPHI, STEPS_TO_BEST, TABLE_2
 
@@ -74,5 +75,5 @@ WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT 
 __all__ = [
     "ALL", "CHANGED", "EGO", "EXPERIMENTS", "FEW", "MANY", "OVER_CONTROL", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS",
     "WITH_EXTRAS", "WORST",
-    "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "ends_of", "figures_of", "has",
+    "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "ends_of", "figures_of", "has", "known",
 ]  # fmt: skip

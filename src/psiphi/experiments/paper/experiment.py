@@ -47,8 +47,8 @@ class Variant:
     moved: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What changes in a second world, by dotted name such as world.coins. All are judged there, too: RL learns there anew, on the true
     reward or on what was inferred in the first world; imitators are judged as they are. Empty: there is no second world."""
-    known: bool = True
-    """Whether the true rewards can be set beside what is inferred, step by step."""
+    known: tuple[str, ...] | None = None
+    """What is measured of the rewards that are inferred there; None: all that the experiment measures."""
     task: str | None = None
     """The ego's own task, in words, where it has one."""
     ego: str = ""
@@ -157,9 +157,9 @@ class Experiment:
                 metrics = ("return",) if method.name == self.reference else ("return", "normalised_return")
                 who, ends = variant.demonstrators or self.demonstrators, ends_of(variant)
                 earned = [Figure(metric, name + end) for metric in metrics for end in ends for name in (*who, ALL)]
-                inferred = self.measures if variant.known and method.algorithm == "itd" and method.trained_as is None else ()
-                known = [figure for measure in inferred for figure in figures_of(measure, who)]
-                return earned + [figure._replace(task=figure.task + end) for end in ends for figure in known]
+                inferred = known(self, variant) if method.algorithm == "itd" and method.trained_as is None else ()
+                judged = [figure for measure in inferred for figure in figures_of(measure, who)]
+                return earned + [figure._replace(task=figure.task + end) for end in ends for figure in judged]
             case "predict":
                 return [Figure(metric, ALL) for metric in ("accuracy", "best_accuracy", "shown_accuracy")]
             case "foresee":
@@ -174,6 +174,11 @@ class Experiment:
             case "model":
                 measures = self.measures if method.trains else ("gpi-ceiling",)
         return [figure for measure in measures for figure in figures_of(measure, self.demonstrators)]
+
+
+def known(what: Experiment, variant: Variant) -> tuple[str, ...]:
+    """What is measured of the rewards that are inferred in a variant."""
+    return what.measures if variant.known is None else variant.known
 
 
 def ends_of(variant: Variant) -> tuple[str, ...]:
