@@ -387,6 +387,17 @@ def test_with_a_guide_trust_asks_the_clones_and_the_model_has_none():
     acts = np.asarray(quick_jit(agent.policy)(state._replace(guide=(known, start)), see(np.arange(PLACES)), KEY))
     assert (acts < AGENTS).all()
     assert psiphi.trust(config) is None and psiphi.trust(replace(config, guide="")) is not None
+    falls, plain = (psiphi.make(one, ENV.spec, AGENTS, PACE) for one in (replace(config, trusted=0.5), replace(config, trust=0.0)))
+    begun, over = (state._replace(guide=(known, start), count=jnp.int32(n)) for n in (0, PACE.updates // 2 + 1))
+    chosen = lambda agent, state: np.asarray(quick_jit(agent.policy)(state, see(np.arange(PLACES)), KEY))  # noqa: E731
+    np.testing.assert_array_equal(chosen(falls, begun), acts)
+    np.testing.assert_array_equal(chosen(falls, over), chosen(plain, over))
+
+
+@pytest.mark.parametrize("without", [{"guide": "", "trust": 1.0}, {"guide": "mlp"}])
+def test_only_trust_in_clones_can_fall(without):
+    with pytest.raises(UserError, match="only trust in clones can fall"):
+        psiphi.make(replace(LEARNER, trusted=0.5, **without), ENV.spec, AGENTS, PACE)
 
 
 def test_policies_that_are_known_are_those_that_are_evaluated():

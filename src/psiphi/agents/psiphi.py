@@ -77,6 +77,9 @@ class PsiPhiConfig:
     ego's own head pays as for the demonstrator who is worth most to it; 0: nothing (paper). So values that were never seen to be right do
     not lead away from what the demonstrators do. With a `guide` the clones are asked, while it acts and not where it bootstraps; the model
     that is saved has no clones and acts by its values alone."""
+    trusted: Share = 0.0
+    """Extension: over that part of the run's updates the trust in clones falls along a line to none, so that in the end the ego acts as the
+    model that is saved; 0: it stays."""
     guide: TorsoName | Literal[""] = ""
     """Extension: whom the ego follows, and whose policies are evaluated on its steps, are clones of the demonstrators, each with a torso of
     this name, which none of the ego's losses reach; empty: softmax(psi_k.w_k), which shares its torso with the ego (paper)."""
@@ -321,6 +324,10 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             f"guide is {config.guide!r}, but clones are evaluated by their successor features in one joint step; expected alternate=False "
             "and, with given cumulants, through_psi=True."
         )
+    if config.trusted and not (config.guide and config.trust):
+        raise UserError(
+            f"trusted is {config.trusted}, but only trust in clones can fall; expected trust above 0 and a guide, or trusted=0."
+        )
     if inner.code:
         raise UserError(f"itd.code is {inner.code}, expected 0: codes are for logs alone, PsiPhi-learning has a head per agent.")
     if inner.imagined:
@@ -424,7 +431,9 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
     def surprise(state: State, obs: Array, psi: Float[Array, "B heads E A d"]) -> Float[Array, "B heads A"]:
         """What an action costs by how much it would surprise the clones."""
         value = lambda p: p @ w_ego(state.net)  # noqa: E731
-        return jax.vmap(lambda one, likely: gpi.charged(one, likely, value, config.trust))(psi, jax.nn.log_softmax(clones_of(state, obs)))
+        passed = optim.progress(state.count, jnp.asarray(max(config.trusted * pace.updates, 1.0))) if config.trusted else 0.0
+        left = config.trust * (1.0 - passed)
+        return jax.vmap(lambda one, likely: gpi.charged(one, likely, value, left))(psi, jax.nn.log_softmax(clones_of(state, obs)))
 
     def policies(state: State, cross: Transition) -> Array | None:
         """What the demonstrators would do where steps led to, if clones know."""

@@ -142,7 +142,7 @@ def _world(scenario: str) -> World:
         watched=watched,
         figures=_figures,
         longest=lambda config: config.max_steps,
-        presets=traffic.presets(reward_offset=0.4, psiphi_updates=4),
+        presets=traffic.presets(reward_offset=0.4, psiphi_updates=2),
         drawn=_drawn,
     )
 

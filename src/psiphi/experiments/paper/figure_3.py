@@ -9,6 +9,9 @@ _WHILE_IT_DRIVES = replace(
     WHILE_IT_LEARNS, columns=(*WHILE_IT_LEARNS.columns, ("steps to 90 % of the best final return", Figure(STEPS_TO_BEST, EGO)))
 )
 
+_FOUR = {"updates_per_rollout": 4}
+"""As many as it was published with; two are the default now."""
+
 EXPERIMENT = Experiment(
     name="figure-3",
     title="Figure 3: learning to drive beside demonstrators",
@@ -29,7 +32,7 @@ EXPERIMENT = Experiment(
         Variant(f"highway-{name}", f"Highway, {name}", f"highway-{name}", CONTINUOUS, task=wants) for name, wants in HIGHWAY_PANELS.items()
     ),
     methods=(
-        Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
+        Method("psiphi", "PsiPhi-learning", _FOUR, how="curve", algorithm="psiphi"),
         Method("dqn", "DQN", how="curve", algorithm="dqn"),
         Method("dqn-bc", "DQN+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="dqn"),
         Method("bc", "BC", how="curve", algorithm="bc"),
@@ -38,7 +41,7 @@ EXPERIMENT = Experiment(
         Method(
             "psiphi-alone",
             "PsiPhi-learning without demonstrators",
-            {f"agent.itd.{name}": 0.0 for name in ("bc_weight", "itd_weight", "l1_weight", "cross_policy", "sparsity")},
+            {**_FOUR, **{f"agent.itd.{name}": 0.0 for name in ("bc_weight", "itd_weight", "l1_weight", "cross_policy", "sparsity")}},
             how="curve",
             algorithm="psiphi",
             only_in=("highway-multi-task",),

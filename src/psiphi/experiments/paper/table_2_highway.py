@@ -6,7 +6,7 @@ NEW = tuple(f"speed={speed},lane={lane}" for lane, speeds in enumerate(((22, 26)
 """Eight goals that no other car has, each with a speed and a lane that some other car has."""
 _GIVEN = {"cumulants": "given", "through_psi": True, "sparsity": 0.0}
 _WATCHES = {"updates_per_rollout": 2, **{f"agent.{name}": value for name, value in {**_GIVEN, "cross_policy_on": "both"}.items()}}
-_ALONE = {"demos": "none", **{f"agent.itd.{name}": value for name, value in _GIVEN.items()}}
+_ALONE = {"demos": "none", "updates_per_rollout": 4, **{f"agent.itd.{name}": value for name, value in _GIVEN.items()}}
 _IMAGINES = {"agent.imagined": 8, "agent.pursue": 0.95}
 _ONLY_IMAGINES = {**_IMAGINES, "updates_per_rollout": 2, "agent.bc_weight": 0.0, "agent.itd_weight": 0.0, "agent.cross_batch": 256}
 _ONLY_IMAGINES |= {f"agent.{name}": value for name, value in _GIVEN.items()}
