@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -261,7 +262,8 @@ def _median(x: Sequence[float]) -> str:
 
 
 def _seen(config: dict[str, Any]) -> list[str]:
-    return [printable.markdown(words, 400) for words in config.get("saw", ["?", "?", "?"])]
+    saw = [str(words) for words in config.get("saw", ["?", "?", "?"])]
+    return [printable.markdown(re.sub(r"^1 episodes", "1 episode", words), 400) for words in saw]
 
 
 def origin_lines(results: Results) -> list[str]:

@@ -41,7 +41,8 @@ def read(
         raise UserError(f"{path} has no {missing[0]}, expected obs (or obs_0, obs_1, ...), action and reward; it has {', '.join(columns)}.")
     for name in Transitions._fields:
         if name in columns and (not columns[name].ndim or columns[name].dtype.kind not in "biuf"):
-            raise UserError(f"{path} has {name} of type {columns[name].dtype}, expected numbers, one row of them for each step.")
+            words = f"{name} of type {columns[name].dtype}" if columns[name].ndim != 1 else f"{_word(columns[name])} as {name}"
+            raise UserError(f"{path} has {words}, expected numbers, one row of them for each step.")
     count = len(columns["action"])
     if not count:
         raise UserError(f"{path} has no step, expected at least one.")
@@ -112,7 +113,7 @@ def _word(column: np.ndarray) -> str:
         try:
             float(entry)
         except (TypeError, ValueError):
-            return repr(entry)
+            return repr(entry) if entry else "an empty field"
     return f"the type {column.dtype}"
 
 
