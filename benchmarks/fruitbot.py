@@ -130,7 +130,6 @@ NEW_TASTES = {
 
 def tastes(options: argparse.Namespace) -> dict[str, Any]:
     from psiphi import playing
-    from psiphi.loops.few_shot import FewShotConfig
 
     if options.model is None:
         raise SystemExit("tastes needs --model, the directory of a trained model.")
@@ -138,9 +137,8 @@ def tastes(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, task in NEW_TASTES.items():
         place = playing.where(model, "fruitbot", task)
-        one, ten = (
-            playing.adapted(model, place, FewShotConfig(), options.seed, shots=shots, repetitions=options.episodes) for shots in (1, 10)
-        )
+        few = playing.few_shot_of(model)
+        one, ten = (playing.adapted(model, place, few, options.seed, shots=shots, repetitions=options.episodes) for shots in (1, 10))
         assert one.features is not None and ten.features is not None
         met = {
             "first episode": (one.first, one.features[0]),

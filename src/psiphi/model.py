@@ -30,6 +30,13 @@ class Model(NamedTuple):
         return tasks.Prior(tasks.in_reward_units(self.w[: self.units.shape[0]], self.units))
 
 
+def span(model: Model) -> tasks.Prior:
+    """What a new task may be a mixture of: what the demonstrators want and, where one head more is the ego's, what the ego was paid for."""
+    demonstrators = model.units.shape[0]
+    own = model.w[demonstrators:] if model.w.shape[0] == demonstrators + 1 else model.w[:0]
+    return tasks.Prior(jnp.concatenate([model.prior.basis, own]))
+
+
 def phi(
     model: Model, obs: Array, action: Int[Array, " B"], next_obs: Array | None = None, discount: Float[Array, " B"] | None = None
 ) -> Float[Array, "B d"]:

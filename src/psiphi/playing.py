@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -237,6 +237,13 @@ def _chances(found: Loaded, agent: Any, obs: np.ndarray) -> np.ndarray | None:
 
 
 # --- A new task ----------------------------------------------------------------------------------------------------------
+
+
+def few_shot_of(found: Loaded, inference: Literal["bayes", "ridge", "least-squares"] = "bayes") -> FewShotConfig:
+    """How a model meets a new task: as softly as it acted while it learned, where it did."""
+    if inference == "least-squares":
+        return FewShotConfig(inference=inference, kappa=0.0, temperature=0.0)
+    return FewShotConfig(inference=inference, temperature=getattr(found.config, "temperature", FewShotConfig().temperature))
 
 
 def adapted(found: Loaded, place: Where, config: FewShotConfig, seed: int, *, shots: int, repetitions: int) -> Shots:

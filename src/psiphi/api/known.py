@@ -271,7 +271,7 @@ class Learned:
             raise UserError(f"inference is {inference!r}, expected 'bayes' or 'least-squares'.")
         phi = in_chunks(answers.cumulants, known.model, list(steps[:4]))
         room = (0, (1 << max(len(phi) - 1, 0).bit_length()) - len(phi))  # few sizes, as each is compiled once
-        self._task = np.asarray(_inferred(known.model.prior, np.pad(phi, (room, (0, 0))), np.pad(steps.reward, room), inference))
+        self._task = np.asarray(_inferred(models.span(known.model), np.pad(phi, (room, (0, 0))), np.pad(steps.reward, room), inference))
         self.explained = explained(phi @ self._task, steps.reward)
         if not self.explained >= LITTLE:
             print(f"psiphi: {little_explained(self.explained, len(phi), inference)}", file=sys.stderr)

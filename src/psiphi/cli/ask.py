@@ -193,11 +193,9 @@ def _met(config: Adapt, found: Any) -> tuple[dict[str, Any], Any]:
     import numpy as np
 
     from psiphi import playing
-    from psiphi.loops.few_shot import FewShotConfig
 
     place = playing.where(found, config.env, config.task)
-    greedy = {"kappa": 0.0, "temperature": 0.0} if config.inference == "least-squares" else {}
-    settings = FewShotConfig(inference=config.inference, **greedy)
+    settings = playing.few_shot_of(found, config.inference)
     got = playing.adapted(found, place, settings, config.seed, shots=config.shots, repetitions=config.repetitions)
     episodes = {"lengths": jnp.full(len(got.first), place.world.longest(place.config)), "finished": jnp.ones(len(got.first), bool)}
     counted = ({}, {}) if got.features is None else tuple({"features": x} for x in got.features)

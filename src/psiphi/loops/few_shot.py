@@ -26,8 +26,8 @@ class FewShotConfig:
     """How a new task is inferred."""
 
     inference: Literal["bayes", "ridge", "imagined", "least-squares"] = "bayes"
-    """Extension: Bayesian regression in the span of the demonstrators' preferences, the same in all directions of the cumulants, where
-    those are given, the same from what the imagined preferences have in common, or the paper's least squares."""
+    """Extension: Bayesian regression in the span of the demonstrators' preferences and the ego's own, the same in all directions of the
+    cumulants, where those are given, the same from what the imagined preferences have in common, or the paper's least squares."""
     kappa: Weight = 2.0
     """Extension: optimism of the first episode, in standard deviations (not of least squares, which has none); 0: greedy."""
     temperature: Weight = 0.08
@@ -55,7 +55,7 @@ class Shots(NamedTuple):
 def infer(config: FewShotConfig, model: Model, stats: tasks.Statistics) -> tasks.Posterior:
     """What the experience so far says of each repetition's task."""
     if config.inference == "bayes":
-        return jax.vmap(tasks.posterior, (0, None))(stats, model.prior)
+        return jax.vmap(tasks.posterior, (0, None))(stats, models.span(model))
     if config.inference == "ridge":
         return jax.vmap(tasks.ridge_posterior)(stats)
     if config.inference == "imagined":
