@@ -149,7 +149,8 @@ class Adapt:
     repetitions: Count = 256
     """How often to start over, to average."""
     inference: Literal["bayes", "least-squares"] = "bayes"
-    """Bayesian regression among what the demonstrators want, or the paper's least squares, which assumes nothing."""
+    """Bayesian regression among what the demonstrators want and what the model was itself paid for, or the paper's least squares, which
+    assumes nothing."""
     seed: Seed = 0
     """Draws the worlds."""
     gif: Path | None = None
