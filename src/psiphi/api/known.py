@@ -260,8 +260,8 @@ class Learned:
 
         `transitions` are arrays (observations, actions, rewards), or (observations, actions, rewards, next observations, terminated)
         where cumulants are of whole steps; or a sequence of such tuples. "bayes" assumes that the task is some mixture of what the
-        demonstrators want, and what the agent itself was paid for, and does with few steps; "least-squares" assumes nothing. What is inferred is `w`; `explained` says how much of
-        the rewards it explains, and if that is little, so does a sentence.
+        demonstrators want, and of what the agent itself was paid for, and does with few steps; "least-squares" assumes nothing. What is
+        inferred is `w`; `explained` says how much of the rewards it explains, and if that is little, so does a sentence.
 
         >>> agent.adapt((obs, actions, rewards)).predict(obs[0])
         """
