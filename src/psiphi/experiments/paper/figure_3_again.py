@@ -21,6 +21,7 @@ def _rows(set_name: str) -> tuple[Method, ...]:
 
     return (
         row("psiphi", "PsiPhi-learning", "psiphi", {}),
+        row("psiphi-shield", "PsiPhi-learning, the ego's torso shielded", "psiphi", {"agent.shield": 1.0}),
         row("psiphi-alone", "PsiPhi-learning, watching nothing", "psiphi", {"demos": "none"}),
         row("dqn", "DQN", "dqn", {}),
         row("dqn-bc", "DQN+BC-aux", "dqn", {"agent.bc_weight": 0.1}),
@@ -35,7 +36,8 @@ EXPERIMENT = Experiment(
     title="Figure 3 again, among others who drive by the ego's actions",
     story=(
         "As figure-3, but the other cars obey the ego's table of actions. **Set A** has MLP torsos of 512 and 256 units for all methods, "
-        "**set B** those that were tuned for figure-3. **Watching nothing**, PsiPhi-learning is the same learner without demonstrations. "
+        "**set B** those that were tuned for figure-3. **Watching nothing**, PsiPhi-learning is the same learner without demonstrations; "
+        "**shielded**, no gradient of the demonstrators' losses reaches the torso that they share with the ego. "
         "PsiPhi-learning makes two updates after eight steps, and each method has 16,000 steps. **Steps to 90 % of the best final return** "
         f"are those to {SOLVED} of the largest final return of any method in the panel."
     ),
