@@ -98,6 +98,7 @@ REWARDS, PREDICTED = (Figure("r2", "R"), Figure("r2", "G")), (Figure("accuracy",
 SOLVED, NEARLY_BEST = (Figure("steps_to_90", EGO),), (Figure(STEPS_TO_BEST, EGO),)
 GOALS, FINAL = (Figure("normalised_return", ALL, FEW),), (Figure("final_return", EGO),)
 ALONE = "itself without demonstrations"
+DRIVING = "figure-3-again"
 
 OURS, ITD, MEAN = "ΨΦ-learning (the paper's table)", "ITD (the paper's table)", "Normalised return, mean of the demonstrators"
 PREDICTING = ("Accuracy", "PsiPhi-learning (the paper's figure, about)")
@@ -126,7 +127,7 @@ HEADLINE = (
         "dqn-crowd",
         "DQN",
     ),
-    Row("The same", "figure-3-again", "highway-single-task-crowd", AREA, "psiphi-crowd", "psiphi-alone-crowd", ALONE),
+    Row("The same", DRIVING, "highway-single-task-crowd", AREA, "psiphi-crowd", "psiphi-alone-crowd", ALONE),
     Row(
         "Driving on Highway, others are parked: area",
         "figure-3-again",
@@ -136,7 +137,7 @@ HEADLINE = (
         "dqn-crowd",
         "DQN",
     ),
-    Row("The same", "figure-3-again", "highway-adversarial-crowd", AREA, "psiphi-crowd", "psiphi-alone-crowd", ALONE),
+    Row("The same", DRIVING, "highway-adversarial-crowd", AREA, "psiphi-crowd", "psiphi-alone-crowd", ALONE),
     Row(
         "Driving on Highway, others' goals differ: area",
         "figure-3-again",
@@ -146,8 +147,8 @@ HEADLINE = (
         "dqn-crowd",
         "DQN",
     ),
-    Row("The same", "figure-3-again", "highway-multi-task-crowd", AREA, "psiphi-crowd", "psiphi-alone-crowd", ALONE),
-    Row("The same, the paper's MLP torsos", "figure-3-again", "highway-multi-task-mlp", AREA, "psiphi-mlp", "psiphi-alone-mlp", ALONE),
+    Row("The same", DRIVING, "highway-multi-task-crowd", AREA, "psiphi-crowd", "psiphi-alone-crowd", ALONE),
+    Row("The same, the paper's MLP torsos", DRIVING, "highway-multi-task-mlp", AREA, "psiphi-mlp", "psiphi-alone-mlp", ALONE),
     Row(
         "New driving goal, after one episode: share of a DQN's",
         "table-2-highway",
