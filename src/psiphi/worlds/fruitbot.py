@@ -182,14 +182,16 @@ def psiphi() -> PsiPhiConfig:
     """Many of the ego's own steps in each update, and little weight on the demonstrators': its values are what it lacks. Its reward has an
     axis of its own: inferred preferences stay near 0 here, and then nothing is learned. A discount of 0.99 and twenty steps of reward let
     walls and the end of a level count. Clones with torsos of their own, which the ego's losses do not reach, say how likely the
-    demonstrators do something; that costs the ego what would surprise them, and now and then it follows one."""
+    demonstrators do something; that costs the ego what would surprise them, less and less until half of the run. Now and then it follows
+    one."""
     inner = dataclasses.replace(
         itd(), gamma=0.99, torso="patches-half", batch=48, share_torso=True, bc_weight=0.05, itd_weight=0.1, cross_policy=0.2, anchor=0.0,
         sparsity=0.0,
     )  # fmt: skip
     return PsiPhiConfig(
         itd=inner, n_step=20, batch=256, reward_weight=1.0, q_weight=1.0, td_psi_weight=1.0, epsilon=0.05, temperature=0.0, mirror_ego=True,
-        ego_axis=True, guide="patches-half", trust=0.1, follow=0.3, followed=0.6, follow_on=0.1, stretch=100, task_memory=0.999,
+        ego_axis=True, guide="patches-half", trust=0.1, trusted=0.5, follow=0.3, followed=0.6, follow_on=0.1, stretch=100,
+        task_memory=0.999,
     )  # fmt: skip
 
 

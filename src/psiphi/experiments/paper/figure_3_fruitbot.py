@@ -4,6 +4,8 @@ from psiphi.experiments.paper.experiment import Experiment, Method, Variant
 from psiphi.experiments.paper.shared import WHILE_IT_LEARNS
 
 _ALONE = {f"agent.itd.{name}": 0.0 for name in ("bc_weight", "itd_weight", "l1_weight", "cross_policy", "sparsity", "anchor")}
+_STEADY = {"agent.trusted": 0.0}
+"""Trust did not fall when these were run."""
 
 EXPERIMENT = Experiment(
     name="figure-3-fruitbot",
@@ -20,8 +22,10 @@ EXPERIMENT = Experiment(
         Variant("fruitbot-mild", "FruitBot, objects at -1", "fruitbot", task="objects at -1", ego="fruit=1,object=-1,finish=10"),
     ),
     methods=(
-        Method("psiphi", "PsiPhi-learning", how="curve", algorithm="psiphi"),
-        Method("psiphi-alone", "PsiPhi-learning, without demonstrations", {**_ALONE, "study": 0}, how="curve", algorithm="psiphi"),
+        Method("psiphi", "PsiPhi-learning", _STEADY, how="curve", algorithm="psiphi"),
+        Method(
+            "psiphi-alone", "PsiPhi-learning, without demonstrations", {**_ALONE, **_STEADY, "study": 0}, how="curve", algorithm="psiphi"
+        ),
         Method("ppo", "PPO", how="curve", algorithm="ppo"),
         Method("ppo-bc", "PPO+BC-aux", {"agent.bc_weight": 0.1}, how="curve", algorithm="ppo"),
         Method("sqil", "SQIL", {"pooled": True}, how="curve", algorithm="sqil"),
