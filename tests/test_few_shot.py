@@ -107,7 +107,7 @@ def test_bayes_is_unsure_of_what_it_has_not_tried():
 
 
 def test_what_the_ego_itself_was_paid_for_is_part_of_what_a_task_may_be():
-    """One demonstrator, of the left lever; the ego was paid for the right one. With the demonstrator alone the right one is out of reach."""
+    """One demonstrator, of the left lever; the ego was paid for the right one. Without the ego that one is out of reach."""
     alone, beside = Model(NET, MODEL.w[:1], MODEL.units[:1]), Model(NET, jnp.array([[2.0, 0.0], [0.0, 1.0]]), MODEL.units[:1])
     stats = stats_of([(LEFT, 0.0), (RIGHT, 3.0)] * 20)
     found = [jax.jit(partial(infer, BAYES, model))(stats).mean for model in (alone, beside)]

@@ -324,10 +324,8 @@ def make(config: PsiPhiConfig, spec: EnvSpec, num_demonstrators: int, pace: Pace
             f"guide is {config.guide!r}, but clones are evaluated by their successor features in one joint step; expected alternate=False "
             "and, with given cumulants, through_psi=True."
         )
-    if config.trusted and not (config.guide and config.trust):
-        raise UserError(
-            f"trusted is {config.trusted}, but only trust in clones can fall; expected trust above 0 and a guide, or trusted=0."
-        )
+    if config.trusted and config.trust and not config.guide:
+        raise UserError(f"trusted is {config.trusted}, but only trust in clones can fall; expected a guide, or trusted=0.")
     if inner.code:
         raise UserError(f"itd.code is {inner.code}, expected 0: codes are for logs alone, PsiPhi-learning has a head per agent.")
     if inner.imagined:
