@@ -88,7 +88,7 @@ PUBLISHED_WITH = {"ablation": Effort(updates=2_000)}
 """Where it was less than all of it; the commands in the files say so."""
 
 SINCE = {
-    ("figure-sensitivity", "highway-multi-task"): {"updates_per_rollout", "agent.reward_offset"},
+    ("figure-sensitivity", "highway-multi-task"): {"agent.reward_offset"},
 }
 """What was changed on purpose after it was published."""
 
