@@ -19,9 +19,11 @@ def _rows(set_name: str) -> tuple[Method, ...]:
         variants = tuple(f"highway-{scenario}-{set_name}" for scenario in HIGHWAY_PANELS)
         return Method(f"{name}-{set_name}", label, {**torso, **changes}, how="curve", algorithm=algorithm, only_in=variants)
 
+    apart = (row("psiphi-own", "PsiPhi-learning, bootstraps from its own head", "psiphi", {"agent.gpi_bootstrap": False}),)
     return (
         row("psiphi", "PsiPhi-learning", "psiphi", {}),
         row("psiphi-shield", "PsiPhi-learning, the ego's torso shielded", "psiphi", {"agent.shield": 1.0}),
+        *(apart if set_name == "crowd" else ()),
         row("psiphi-alone", "PsiPhi-learning, watching nothing", "psiphi", {"demos": "none"}),
         row("dqn", "DQN", "dqn", {}),
         row("dqn-bc", "DQN+BC-aux", "dqn", {"agent.bc_weight": 0.1}),
@@ -37,7 +39,8 @@ EXPERIMENT = Experiment(
     story=(
         "As figure-3, but the other cars obey the ego's table of actions. **Set A** has MLP torsos of 512 and 256 units for all methods, "
         "**set B** those that were tuned for figure-3. **Watching nothing**, PsiPhi-learning is the same learner without demonstrations; "
-        "**shielded**, no gradient of the demonstrators' losses reaches the torso that they share with the ego. "
+        "**shielded**, no gradient of the demonstrators' losses reaches the torso that they share with the ego; "
+        "where it **bootstraps from its own head**, what it learns does not look at the demonstrators' policies. "
         "PsiPhi-learning makes two updates after eight steps, and each method has 16,000 steps. **Steps to 90 % of the best final return** "
         f"are those to {SOLVED} of the largest final return of any method in the panel."
     ),
