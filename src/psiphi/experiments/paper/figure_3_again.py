@@ -19,11 +19,10 @@ def _rows(set_name: str) -> tuple[Method, ...]:
         variants = tuple(f"highway-{scenario}-{set_name}" for scenario in HIGHWAY_PANELS)
         return Method(f"{name}-{set_name}", label, {**torso, **changes}, how="curve", algorithm=algorithm, only_in=variants)
 
-    apart = (row("psiphi-own", "PsiPhi-learning, bootstraps from its own head", "psiphi", {"agent.gpi_bootstrap": False}),)
     return (
         row("psiphi", "PsiPhi-learning", "psiphi", {}),
         row("psiphi-shield", "PsiPhi-learning, the ego's torso shielded", "psiphi", {"agent.shield": 1.0}),
-        *(apart if set_name == "crowd" else ()),
+        row("psiphi-own", "PsiPhi-learning, bootstraps from its own head", "psiphi", {"agent.gpi_bootstrap": False}),
         row("psiphi-alone", "PsiPhi-learning, watching nothing", "psiphi", {"demos": "none"}),
         row("dqn", "DQN", "dqn", {}),
         row("dqn-bc", "DQN+BC-aux", "dqn", {"agent.bc_weight": 0.1}),
