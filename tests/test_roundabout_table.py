@@ -1,6 +1,7 @@
 """Table 1 on Roundabout: the worlds of its demonstrators, what they show, and the rows from small trainings."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from psiphi.experiments.measures import Done, Unit
 from psiphi.experiments.paper.shared import ROUNDABOUT
 from psiphi.experiments.reproduce import Effort
 from psiphi.experiments.runs import run_of
+from psiphi.model import Model
 from psiphi.training import Run
 from psiphi.types import Demonstration, Demos, EnvSpec, Pace, Transition
 from psiphi.worlds.roundabout import record, toward
@@ -209,7 +211,8 @@ def test_from_returns_to_the_page(tmp_path, monkeypatch):
         return [by_exit], 7, 2.0, 0.0
 
     monkeypatch.setattr(measures, "_imitated", imitated)
-    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(WORLD.exits, 19.0)] * 2, 7, 2.0, 0.0, None))
+    nothing: list[Any] = [None] * 4
+    monkeypatch.setattr(roundabout, "together", lambda *_, **__: ([dict.fromkeys(WORLD.exits, 19.0)] * 2, 7, 2.0, 0.0, Model(*nothing)))
     monkeypatch.setattr(roundabout, "idm_returns", lambda *_: dict.fromkeys(WORLD.exits, 21.0))
     directory = reproduce.reproduce("table-1", tmp_path, [1000], methods=["bc", "itd", "idm"], envs=["roundabout"])
     found = {(cell["method"], cell["metric"], cell["task"]): cell["value"] for cell in cells.read(directory)}
