@@ -176,6 +176,14 @@ def test_steps_or_updates_whichever_is_given():
     assert (by_updates.steps, by_updates.updates) == (0, 7) and (by_steps.steps, by_steps.updates) == (70, 0)
 
 
+def test_who_no_longer_watches_online_makes_updates():
+    online = flags("bc", "--env", "highway-multi-task")
+    assert online.steps > 0 and online.updates == 0
+    shown = flags("bc", "--env", "highway-multi-task", "--demos", "drivers.npz")
+    assert (shown.steps, shown.updates) == (0, training.UPDATES)
+    assert flags("dqn", "--env", "highway-multi-task", "--demos", "none").steps == flags("dqn", "--env", "highway-multi-task").steps > 0
+
+
 def test_every_field_of_the_run_is_a_flag(capsys):
     out = run(capsys, "train", "psiphi", "--help")[1]
     wanted = [f"--agent.itd.{name}" for name in itd.ITDConfig.__dataclass_fields__]

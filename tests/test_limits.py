@@ -1,12 +1,15 @@
 """A small file cannot ask for much: limits are declared once and checked before memory is taken."""
 
 import cProfile
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import probes
-from psiphi import limits
+from psiphi import limits, training
+from psiphi.agents.bc import BCConfig
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.loops import scan
@@ -41,6 +44,21 @@ def test_a_run_that_does_not_fit_is_refused_before_it_begins(monkeypatch):
     monkeypatch.setattr(limits, "free_memory", lambda: 100)
     with pytest.raises(UserError, match="This run asks for .* of memory"):
         scan.run(env, probes.tabular_q(env.spec, num_envs=2), None, scan.LoopConfig(iterations=1, num_envs=2), progress=False)
+
+
+def test_pieces_of_memory_are_counted():
+    assert 0.0 <= limits.mapped() < 1.0
+    assert limits.mapped() > 0.0 or not Path("/proc/self/maps").exists()
+
+
+@pytest.mark.parametrize(("part", "forgotten"), [(0.4, 0), (0.6, 1)])
+def test_a_process_that_trains_again_and_again_forgets_programs_before_it_may_map_no_more(monkeypatch, part, forgotten):
+    calls = []
+    monkeypatch.setattr(limits, "mapped", lambda: part)
+    monkeypatch.setattr(jax, "clear_caches", lambda: calls.append(1))
+    with pytest.raises(UserError, match="expected exactly one of them"):
+        training.train(training.Run("bc", "coingrid", BCConfig()))
+    assert len(calls) == forgotten
 
 
 def test_one_agent_with_many_steps_among_many_agents_is_refused_before_it_is_padded(monkeypatch):

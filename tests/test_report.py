@@ -184,8 +184,50 @@ def test_steps_to_the_best_are_read_off_the_curves_once_the_best_is_known():
 
     found = [*run("psiphi", 0, [0.0, 1.0, 1.2]), *run("psiphi", 1, [0.0, 0.9, 1.0]), *run("dqn", 0, [0.0, 0.5, 0.98])]
     steps = [(cell["method"], cell["seed"], cell["metric"], cell["value"]) for cell in report.steps_to_best(found)]
-    assert [step[2] for step in steps] == [paper.STEPS_TO_BEST] * 3
-    assert [step[3] for step in steps] == [2.0, 3.0, 3.0]  # at .99 = .9 of the mean of 1.2 and 1.0; the DQN never gets there
+    assert [step[3] for step in steps if step[2] == paper.STEPS_TO_BEST] == [2.0, 3.0, 3.0]  # at .99 = .9 of the mean of 1.2 and 1.0
+    assert [step[3] for step in steps if step[2] == report.NEVER + paper.STEPS_TO_BEST] == [0.0, 0.0, 1.0]  # the DQN does not get there
+    assert [step[3] for step in steps if step[2] == report.NEVER + "steps_to_90"] == [0.0, 0.0, 0.0]
+    poor = report.steps_to_best([*run("psiphi", 0, [-3.0, -2.0, -1.0]), *run("dqn", 0, [0.0, -3.0, -2.0])])
+    assert [(cell["metric"], cell["value"]) for cell in poor] == [(report.NEVER + "steps_to_90", 1.0)] * 2, "of less than nothing no share"
+
+
+def test_what_never_came_is_not_told_as_steps(tmp_path):
+    def curve(method: str, seed: int, returns: list[float]) -> list[cells.Cell]:
+        drawn, more = {"curve": {"env_steps": [10, 20], "normalised_return": returns}}, {"env": "highway-multi-task", "seed": seed}
+        steps = stats.steps_to([10, 20], returns, paper.SOLVED)
+        return [
+            cell("figure-3", method, Figure("auc", paper.EGO), 0.5, extra=drawn, **more),
+            cell("figure-3", method, Figure("final_return", paper.EGO), returns[-1], **more),
+            cell("figure-3", method, Figure("steps_to_90", paper.EGO), steps, **more),
+        ]
+
+    rows = [("psiphi", 0, [0.95, 1.0]), ("psiphi", 1, [0.0, 0.8]), ("dqn", 0, [0.1, 0.2]), ("dqn", 1, [0.1, 0.3]), ("bc", 0, [1.0, 1.0])]
+    found = [one for given in rows for one in curve(*given)]
+    task = next(variant.task for variant in paper.EXPERIMENTS["figure-3"].variants if variant.name == "highway-multi-task")
+    cells.append(tmp_path, [{**one, "task": task} for one in found])
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert row(page, "PsiPhi-learning", "While it learns")[2].endswith("(1 of 2 never)")
+    assert row(page, "DQN", "While it learns")[2] == "never"
+    assert row(page, "BC", "While it learns")[2] == "10"
+
+
+def test_who_takes_no_steps_is_drawn_as_far_as_the_others_and_counts_have_a_picture(tmp_path):
+    what = paper.WITH_EXTRAS["figure-3-fruitbot"]
+    (variant,) = [one for one in what.variants if one.name == "fruitbot"]
+
+    def curve(method: str, env_steps: int, steps: list[int], fruits: list[float]) -> cells.Cell:
+        drawn = {"curve": {"env_steps": [0, 8], "normalised_return": [0.1, 0.2]}, "also": {"env_steps": steps, "fruits": fruits}}
+        figure = Figure("auc", variant.task or "")
+        return {**cell(what.name, method, figure, 0.2, env="fruitbot", extra=drawn), "env_steps": env_steps}
+
+    cells.append(tmp_path, [curve("ppo", 100, [0, 100, 100], [1.0, 2.0, 3.0]), curve("bc", 0, [0, 0], [1.0, 4.0])])
+    found = report.load(tmp_path)
+    by_name = {method.name: method for method in what.methods}
+    assert report._series(found, variant, by_name["ppo"], "also", "fruits") == [([0, 100], [1.0, 3.0])]
+    assert report._series(found, variant, by_name["bc"], "also", "fruits") == [([0, 100], [4.0, 4.0])]
+    page = report.render(tmp_path).read_text(encoding="utf-8")
+    assert "](counts.png)" in page and (tmp_path / "counts.png").read_bytes().startswith(PNG)
+    assert row(page, "BC", "In an episode, at the end") == ["4.00", "–", "–", "1"]
 
 
 def test_what_demonstrations_are_worth_is_the_ratio_of_steps_with_the_same_seed(tmp_path):
@@ -211,3 +253,35 @@ def test_what_demonstrations_are_worth_is_the_ratio_of_steps_with_the_same_seed(
 def test_there_are_no_steps_to_the_best_where_nothing_was_returned():
     accuracy = {"env": "roundabout", "method": "bc", "seed": 0, "task": "all", "metric": "accuracy", "value": 0.9}
     assert report.steps_to_best([{**accuracy, "extra": {"curve": {"updates": [1], "accuracy": [0.9]}}}]) == []
+
+
+def test_returns_are_shares_of_the_rules_with_the_same_seed():
+    methods = (
+        paper.Method("script", "the script", how="rule", algorithm="script"),
+        paper.Method("bc", "BC", how="imitate", algorithm="bc"),
+    )
+    earned = {
+        ("script", 1): (40.0, 20.0),
+        ("script", 2): (20.0, 20.0),
+        ("bc", 1): (10.0, 15.0),
+        ("bc", 2): (10.0, -5.0),
+        ("bc", 3): (9.0, 9.0),
+    }
+    found = [
+        {"env": "fruitbot", "method": method, "seed": seed, "task": task, "metric": "return", "value": value}
+        for (method, seed), returns in earned.items()
+        for task, value in zip(("a", "b"), returns, strict=True)
+    ]
+    shares = {(cell["method"], cell["seed"], cell["task"]): cell["value"] for cell in report.of_the_rule(found, methods)}
+    assert {key: value for key, value in shares.items() if key[0] == "bc"} == {
+        ("bc", 1, "a"): 0.25, ("bc", 1, "b"): 0.75, ("bc", 1, paper.ALL): 0.5,
+        ("bc", 2, "a"): 0.5, ("bc", 2, "b"): -0.25, ("bc", 2, paper.ALL): 0.125,
+    }  # fmt: skip
+    assert report.of_the_rule(found, methods[1:]) == []
+
+
+@pytest.mark.parametrize("earned", [0.0, -3.0])
+def test_a_rule_that_earns_nothing_has_no_shares(earned):
+    methods = (paper.Method("script", "the script", how="rule", algorithm="script"),)
+    found = [{"env": "fruitbot", "method": "script", "seed": 1, "task": "a", "metric": "return", "value": earned}]
+    assert report.of_the_rule(found, methods) == []

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import tiny
-from psiphi import training
+from psiphi import DQN, load, training
 from psiphi.agents import itd, psiphi
 from psiphi.api import trained as answers
 from psiphi.configs import from_json
@@ -42,6 +43,13 @@ def identify(value) -> str | None:
 
 
 # --- Data ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [*paper.EXPERIMENTS.values(), *paper.WITH_EXTRAS.values()], ids=identify)
+def test_every_unit_can_say_what_it_saw(what):
+    for variant in what.variants:
+        for method in (method for method in what.methods if paper.has(variant, method)):
+            assert len(reproduce.config_of(what, Unit(variant, method, 0), Effort())["saw"]) == 3, (variant.name, method.name)
 
 
 @pytest.mark.parametrize(("what", "variant", "method"), EVERY, ids=identify)
@@ -154,6 +162,14 @@ def test_where_numbers_come_from_is_known():
     assert commit is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", commit)
     assert {"psiphi", "jax", "python", "numpy", "platform"} <= set(cells.versions())
     assert str(Path.home()) not in cells.command().split(" ")[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no process can be held to some cores here")
+def test_a_process_that_is_held_to_one_core_says_so(monkeypatch):
+    for name in ("NPROC", "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    assert cells.versions()["threads"] == "1"
 
 
 # --- Units ---------------------------------------------------------------------------------------------------------------
@@ -367,6 +383,17 @@ EXPERIMENT = Experiment(
 )
 """
 """An experiment of a user's, in the compiled loop and in Gymnasium's."""
+
+
+def test_the_models_of_learning_curves_can_be_kept(tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    asked = {"seeds": [3], "envs": ["coingrid"], "effort": Effort(steps=96)}
+    directory = reproduce.reproduce(str(tmp_path / "killed.py"), tmp_path, keep_models=True, **asked)
+    assert isinstance(load(directory / "models" / "coingrid-dqn-3"), DQN)
+    assert not (directory / "unfinished").exists()
+    (unit,) = reproduce.units(reproduce.find(str(tmp_path / "killed.py")), [3], envs=["coingrid"])
+    work = reproduce.Work(reproduce.find("figure-3"), tmp_path, Effort(), ORIGIN, {}, 5, keep_models=True)
+    assert work.task(unit)["where"][1:] == [5, str(tmp_path / "models" / "coingrid-dqn-3")]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 import tiny
-from psiphi import films, replay, training, worlds
+from psiphi import films, playing, replay, training, worlds
 from psiphi.agents import ALGORITHMS, bc, watching
 from psiphi.agents.bc import BCConfig
 from psiphi.errors import UserError
@@ -290,6 +290,12 @@ def test_a_film_is_of_the_seeds_own_training_and_stands_in_the_report(tmp_path, 
     assert path == tmp_path / "highway-multi-task.gif"
     assert [completed(run) for run in trained] == [dataclasses.replace(of("psiphi"), seed=7)]
     assert "](highway-multi-task.gif)" in (tmp_path / "README.md").read_text()
+    (tmp_path / "models" / "highway-multi-task-psiphi-7").mkdir(parents=True)
+    monkeypatch.setattr(playing, "read", lambda place: place.name)
+    monkeypatch.setattr(playing, "player", lambda found: (filmed.append(found), policy))
+    filmed: list[str] = []
+    reproduce.film("figure-3", tmp_path, 7, ["highway-multi-task"])
+    assert filmed == ["highway-multi-task-psiphi-7"] and len(trained) == 1, "a model that was kept needs no training"
     with pytest.raises(UserError, match="table-2 on coingrid has no film"):
         reproduce.film("table-2", tmp_path, 0)
 

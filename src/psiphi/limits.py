@@ -34,6 +34,8 @@ GROWTH, SMALL = 40, 64 * 2**20
 """A file may hold so many times its own size, and so many bytes more: compressed numbers grow when they are read, but not without end."""
 SPARE = 0.8
 """The part of the free memory that may be asked for."""
+CROWDED = 0.5
+"""The part of the pieces of memory that a process may map from which on compiled programs are forgotten."""
 
 
 def free_memory() -> int | None:
@@ -47,6 +49,13 @@ def check_memory(what: object, size: int) -> None:
     free = free_memory()
     if free is not None and size > SPARE * free:
         raise UserError(f"{what} asks for {_gib(size)} of memory, expected at most {_gib(SPARE * free)}, {SPARE:.0%} of what is free.")
+
+
+def mapped() -> float:
+    """The part that this process has mapped of the pieces of memory that it may (Linux); a compiled program takes dozens, and stays."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/maps", "rb") as pieces:
+        return sum(1 for _ in pieces) / int(Path("/proc/sys/vm/max_map_count").read_text())
+    return 0.0
 
 
 def check_growth(path: Path, size: int) -> None:

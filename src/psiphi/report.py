@@ -101,7 +101,13 @@ def load(directory: Path, experiment: Experiment | None = None) -> Results:
     experiment = known[names.pop()]
     return Results(
         experiment,
-        found + (derived := steps_to_best(found)) + over_control(derived, experiment.control),
+        [
+            *found,
+            *(derived := steps_to_best(found)),
+            *over_control(derived, experiment.control),
+            *of_the_rule(found, experiment.methods),
+            *counted_last(found, experiment.counted),
+        ],
         _named(experiment.variants, (cell["env"] for cell in found), lambda name, label: Variant(name, label, name)),
         _named(experiment.methods, (cell["method"] for cell in found), Method),
     )
@@ -114,9 +120,13 @@ def _named(known: Sequence[Any], found: Iterable[str], kind: Callable[[str, str]
     return order + [kind(name, name) for name in names if name not in {item.name for item in known}]
 
 
+NEVER = "never_"
+"""What the name of a metric begins with that is 1 where the steps to something are those of the whole run, as it never came; else 0."""
+
+
 def steps_to_best(found: Sequence[Cell]) -> list[Cell]:
-    """For every curve a cell with the steps to that share of the largest final return which counts as solved, the methods' being
-    interquartile means over seeds."""
+    """For every curve cells with the steps to that share of the largest final return which counts as solved, the methods' being
+    interquartile means over seeds, and whether it came to that and to what counts as solved by itself."""
     final: dict[tuple[str, str], list[float]] = {}
     for cell in found:
         if cell["metric"] == "final_return" and cell["value"] is not None:
@@ -125,19 +135,58 @@ def steps_to_best(found: Sequence[Cell]) -> list[Cell]:
     for (env, _), returns in final.items():
         best[env] = max(best.get(env, -np.inf), stats.iqm(returns))
 
-    def steps(cell: Cell) -> float:
-        curve = cell["extra"]["curve"]
-        return float(stats.steps_to(curve["env_steps"], curve["normalised_return"], paper.SOLVED * best[cell["env"]]))
-
-    drawn = [cell for cell in found if cell["env"] in best and "normalised_return" in cell.get("extra", {}).get("curve", {})]
-    return [{**cell, "metric": paper.STEPS_TO_BEST, "value": steps(cell), "extra": {}} for cell in drawn]
+    derived = []
+    for cell in found:
+        curve = cell.get("extra", {}).get("curve", {})
+        if cell["env"] not in best or "normalised_return" not in curve:
+            continue
+        steps, returns = curve["env_steps"], curve["normalised_return"]
+        figures = {NEVER + "steps_to_90": float(max(returns) < paper.SOLVED)}
+        if best[cell["env"]] > 0:  # of nothing, or less, there is no share
+            level = paper.SOLVED * best[cell["env"]]
+            figures[paper.STEPS_TO_BEST] = float(stats.steps_to(steps, returns, level))
+            figures[NEVER + paper.STEPS_TO_BEST] = float(max(returns) < level)
+        derived += [{**cell, "metric": metric, "value": value, "extra": {}} for metric, value in figures.items()]
+    return derived
 
 
 def over_control(steps: Sequence[Cell], control: str | None) -> list[Cell]:
     """For every number of steps, its ratio to the control's with the same seed: below 1 is sooner, and the control's own is 1."""
+    steps = [cell for cell in steps if cell["metric"] == paper.STEPS_TO_BEST]
     base = {(cell["env"], cell["seed"]): cell["value"] for cell in steps if cell["method"] == control}
     known = [cell for cell in steps if (cell["env"], cell["seed"]) in base]
     return [{**cell, "metric": paper.OVER_CONTROL, "value": cell["value"] / base[cell["env"], cell["seed"]]} for cell in known]
+
+
+def of_the_rule(found: Sequence[Cell], methods: Sequence[Method]) -> list[Cell]:
+    """Every return over that of the rule by which the demonstrators act, with the same seed, and the mean over the demonstrators.
+
+    A rule that earns nothing, or less, has no shares.
+    """
+    rules = {method.name for method in methods if method.how == "rule"}
+    returns = [cell for cell in found if cell["metric"] == "return" and cell["task"] != paper.ALL and cell["value"] is not None]
+    base = {(cell["env"], cell["seed"], cell["task"]): cell["value"] for cell in returns if cell["method"] in rules and cell["value"] > 0}
+    shares = [
+        {**cell, "metric": paper.OF_THE_RULE, "value": cell["value"] / base[cell["env"], cell["seed"], cell["task"]]}
+        for cell in returns
+        if (cell["env"], cell["seed"], cell["task"]) in base
+    ]
+    rows: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in shares:
+        rows.setdefault((cell["env"], cell["method"], cell["seed"]), []).append(cell)
+    means = [{**some[0], "task": paper.ALL, "value": float(np.mean([cell["value"] for cell in some]))} for some in rows.values()]
+    return shares + means
+
+
+def counted_last(found: Sequence[Cell], names: Sequence[str]) -> list[Cell]:
+    """For every curve a cell with the last count of each of these, in an episode."""
+    curves = [(cell, cell["extra"]["also"]) for cell in found if "also" in cell.get("extra", {})]
+    return [
+        {**cell, "metric": paper.AT_THE_END + name, "value": also[name][-1], "extra": {}}
+        for cell, also in curves
+        for name in names
+        if name in also
+    ]
 
 
 def values(results: Results, variant: Variant, method: Method, wanted: Sequence[Figure]) -> np.ndarray:
@@ -192,7 +241,10 @@ def table_rows(results: Results, variant: Variant, table: Table) -> list[list[st
     for method in results.methods:
         estimates = [_estimated(results, variant, method, figure) for _, figure in table.columns]
         if any(estimates):
-            words = [_words(e, figure) for e, (_, figure) in zip(estimates, table.columns, strict=True)]
+            words = [
+                _words(e, figure, int(values(results, variant, method, (figure._replace(metric=NEVER + figure.metric),)).sum()))
+                for e, (_, figure) in zip(estimates, table.columns, strict=True)
+            ]
             rows.append([method.label, *words, _seeds([e for e in estimates if e])])
     if not rows:
         return []
@@ -211,14 +263,18 @@ def ceiling_of(figure: Figure) -> Figure | None:
     return Figure("gpi_ceiling", figure.task) if figure.metric == "normalised_return" and figure.shots else None
 
 
-def _words(e: Estimate | None, figure: Figure) -> str:
+def _words(e: Estimate | None, figure: Figure, never: int) -> str:
+    """An estimate; `never` counts the seeds on which what was waited for did not come."""
     if e is None:
         return "–"
     if not e.seeds:
         return "not finite"
+    if never == e.seeds:
+        return "never"
     digits = 3 if figure.metric.endswith("accuracy") else 0 if figure.metric.startswith("steps_to") else 2
     interval = f" [{e.low:,.{digits}f}, {e.high:,.{digits}f}]" if e.seeds > 1 else ""
-    return f"{e.value:,.{digits}f}{interval}{f' ({e.undefined} not finite)' if e.undefined else ''}"
+    notes = ((e.undefined, f"{e.undefined} not finite"), (never, f"{never} of {e.seeds} never"))
+    return f"{e.value:,.{digits}f}{interval}{''.join(f' ({words})' for count, words in notes if count)}"
 
 
 def _seeds(estimates: Sequence[Estimate]) -> str:
@@ -305,6 +361,9 @@ def figures(results: Results, directory: Path) -> list[tuple[str, str]]:
         _save(curves_figure(results), directory / "curves.png")
         _save(curves_figure(results), directory / "curves.svg")
         drawn.append(("curves.png", "Learning curves: interquartile means over seeds, 95 % intervals, and each seed"))
+    if results.experiment.counted:
+        _save(counts_figure(results), directory / "counts.png")
+        drawn.append(("counts.png", f"In an episode: {', '.join(results.experiment.counted)}"))
     pictured = [cell for cell in results.cells if "extra" in cell and "phi" in cell["extra"]]
     for cell in pictured[:1]:
         title = f"The learned cumulants over a board (seed {cell['seed']})"
@@ -415,39 +474,67 @@ def _has(results: Results, variant: Variant, method: Method) -> bool:
 
 def curves_figure(results: Results) -> Drawing:
     """A panel per variant: every seed as a thin line, the interquartile mean as a thick one in the band of its interval."""
-    count, (over, of) = len(results.variants), results.experiment.axes
-    drawing, axes = plt.subplots(1, count, figsize=(1.0 + 3.6 * count, 3.6), sharey=True, squeeze=False)
-    for ax, variant in zip(axes[0], results.variants, strict=True):
-        for i, method in enumerate(results.methods):
-            _curve(ax, results, variant, method, PALETTE[i % len(PALETTE)], "-" if i < len(PALETTE) else "--")
-        if variant.task:
-            ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
-        wants = f"{variant.name.split('-', 1)[-1]}: the ego wants {variant.task}"
-        ax.set_title(wants if variant.task else variant.label, fontsize=9, pad=9)
-        ax.set_xlabel(over.replace("env_", "environment ").replace("_", " "))
-        ax.grid(True, axis="y")
-        ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
-    axes[0][0].set_ylabel(of.replace("_", " "))
-    lines = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    return _curves(results, [("curve", results.experiment.axes[1])])
+
+
+def counts_figure(results: Results) -> Drawing:
+    """The same of what the world counts in an episode, a row each."""
+    return _curves(results, [("also", name) for name in results.experiment.counted])
+
+
+def _curves(results: Results, rows: Sequence[tuple[str, str]]) -> Drawing:
+    """A row per quantity, by where cells keep it and its name, and a panel per variant."""
+    count, over = len(results.variants), results.experiment.axes[0]
+    labels = list(dict.fromkeys(method.label for method in results.methods))  # one colour each, in whatever variants it is
+    foot = 0.25 * -(-len(labels) // 8)
+    height = 0.65 + 2.7 * len(rows) + foot
+    drawing, axes = plt.subplots(len(rows), count, figsize=(1.0 + 3.6 * count, height), sharex="col", sharey="row", squeeze=False)
+    for (kind, of), panels in zip(rows, axes, strict=True):
+        for ax, variant in zip(panels, results.variants, strict=True):
+            for method in results.methods:
+                _curve(ax, _series(results, variant, method, kind, of), method.label, labels.index(method.label))
+            if variant.task and kind == "curve":
+                ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+            ax.grid(True, axis="y")
+            ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
+        panels[0].set_ylabel(of.replace("_", " "))
+    for top, bottom, variant in zip(axes[0], axes[-1], results.variants, strict=True):
+        top.set_title(f"{variant.label}\nthe ego wants {variant.task}" if variant.task else variant.label, fontsize=9, pad=9)
+        bottom.set_xlabel(over.replace("env_", "environment ").replace("_", " "))
+    lines = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     drawing.legend(lines.values(), lines.keys(), loc="lower center", ncols=min(len(lines), 8), frameon=False, fontsize=8)
-    drawing.tight_layout(rect=(0, 0.07, 1, 1))
+    drawing.tight_layout(rect=(0, foot / height, 1, 1))
     return drawing
 
 
-def _curve(ax: Axes, results: Results, variant: Variant, method: Method, colour: str, style: str) -> None:
-    found = [
-        cell["extra"]["curve"]
-        for cell in results.cells
-        if (cell["env"], cell["method"]) == (variant.name, method.name) and "curve" in cell.get("extra", {})
-    ]
+Line = tuple[Sequence[float], Sequence[float]]
+"""What is drawn over what: x and y."""
+
+
+def _series(results: Results, variant: Variant, method: Method, kind: str, of: str) -> list[Line]:
+    """A line per seed. Who takes no steps is from the start what it became: its line goes as far as the longest of the panel."""
+    over = results.experiment.axes[0]
+    there = [cell for cell in results.cells if cell["env"] == variant.name and of in cell.get("extra", {}).get(kind, {})]
+    end = max((cell["extra"][kind][over][-1] for cell in there), default=0)
+    found: list[Line] = []
+    for cell in there:
+        if cell["method"] != method.name:
+            continue
+        last = dict(zip(cell["extra"][kind][over], cell["extra"][kind][of], strict=True))  # of several after the same steps, the last
+        still = over == "env_steps" and not cell["env_steps"]
+        found.append(([0, end], [list(last.values())[-1]] * 2) if still else (list(last), list(last.values())))
+    return found
+
+
+def _curve(ax: Axes, found: Sequence[Line], label: str, number: int) -> None:
     if not found:
         return
-    over, of = results.experiment.axes
-    steps = max((one[over] for one in found), key=len)
-    each = np.stack([np.interp(steps, one[over], one[of]) for one in found])
+    colour, style = PALETTE[number % len(PALETTE)], "-" if number < len(PALETTE) else "--"
+    steps = max((x for x, _ in found), key=len)
+    each = np.stack([np.interp(steps, x, y) for x, y in found])
     for line in each:
         ax.plot(steps, line, color=colour, linewidth=0.5, alpha=0.25, linestyle=style)
-    ax.plot(steps, stats.iqm(each, axis=0), color=colour, linewidth=1.8, label=method.label, linestyle=style)
+    ax.plot(steps, stats.iqm(each, axis=0), color=colour, linewidth=1.8, label=label, linestyle=style)
     if len(each) > 1:
         low, high = np.array([stats.bootstrap_interval(column, resamples=500) for column in each.T]).T
         ax.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)

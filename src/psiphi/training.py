@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from jax import Array
 
-from psiphi import configs, cumulants, doors, replay, worlds
+from psiphi import configs, cumulants, doors, limits, replay, worlds
 from psiphi import lens as lenses
 from psiphi.agents import ALGORITHMS, Algorithm, bc, itd, rewarded, tunable, watching
 from psiphi.configs import Count, Number, Seed
@@ -41,6 +41,9 @@ RECORDED, ONLINE, NONE = "recorded", "online", "none"
 
 EVERYBODY = "everybody"
 """The demonstrator whom a learner sees that is not told who did what."""
+
+UPDATES = 1_000
+"""Of a learner that takes no steps, where no number suits the world."""
 
 CHUNK = 500
 """Iterations between two looks at the clock where nothing is evaluated."""
@@ -163,7 +166,7 @@ def default_run(algorithm: str, env: str, preset: str = "default", *, world: Wor
     fields = (
         found()
         if found
-        else {**worlds.gym.PACE, "agent": known.config(), "steps": 20_000 if known.acts else 0, "updates": 0 if known.acts else 1_000}
+        else {**worlds.gym.PACE, "agent": known.config(), "steps": 20_000 if known.acts else 0, "updates": 0 if known.acts else UPDATES}
     )
     if found is None and place.record is not None:
         fields["demos"] = RECORDED
@@ -432,6 +435,12 @@ Make = Callable[[EnvSpec, int, Pace], Agent]
 """``make(spec, demonstrators, pace)``: the agent of a run."""
 
 
+def make_room() -> None:
+    """Forget compiled programs before the process may map no more memory: after some dozens of trainings it would end."""
+    if limits.mapped() > limits.CROWDED:
+        jax.clear_caches()
+
+
 def train(
     run: Run,
     *,
@@ -460,6 +469,7 @@ def train(
     agent's config, by name, that are part of the state (`agents.tunable`), where `between(carry, rows)` may change them between chunks.
     """
     started = time.monotonic()
+    make_room()
     place_world = world or worlds.find(run.env)
     run = completed(run, place_world)
     algorithm = ALGORITHMS[run.algorithm]

@@ -367,7 +367,8 @@ def collapse(signal: float, rank: float, agents: int) -> str | None:
     if not signal >= 0.1:
         return (
             f"the cumulants have collapsed: the inferred rewards are {signal:.2f} of the spread of the values they should explain "
-            "(expected at least 0.1); a smaller sparsity weight, or cross-policy evaluation on more varied transitions, may help."
+            "(expected at least 0.1); more updates, fewer cumulants, a smaller sparsity weight, or cross-policy evaluation on more varied "
+            "transitions may help."
         )
     if rank < 0.75 * agents:
         return (

@@ -73,6 +73,8 @@ class Reproduce:
     """Where the trainings are run: in processes of this machine, on a Ray cluster, or as jobs of SLURM."""
     checkpoint_every_s: Weight = 30.0
     """Seconds between two checkpoints of a training: so much is done again after it was killed."""
+    keep_models: bool = False
+    """Of learning curves, keep what was trained: OUT/NAME/models/WORLD-METHOD-SEED, for psiphi evaluate, adapt and watch."""
     address: str = ""
     """Of the Ray cluster: HOST:PORT, ray://HOST:PORT, or auto for the one of this machine; empty: one of --jobs cores is started."""
     slurm: str = ""
@@ -126,6 +128,7 @@ def reproduce(config: Reproduce) -> None:
             jobs=config.jobs,
             runner=runner,
             checkpoint_every_s=config.checkpoint_every_s,
+            keep_models=config.keep_models,
         )
         print(printable.sentence(directory / "README.md"))
         for path in film(name, directory, config.first_seed, envs, effort) if config.film else ():

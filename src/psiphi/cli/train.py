@@ -119,6 +119,8 @@ def default_run(name: str, flags: Sequence[str]) -> tuple[Any, Any]:
         default = dataclasses.replace(default, updates=0, steps=default.steps or 1)
     elif given(flags, "--updates", ""):
         default = dataclasses.replace(default, steps=0, updates=default.updates or 1)
+    elif not training.acts(dataclasses.replace(default, demos=given(flags, "--demos", default.demos))) and default.steps:
+        default = dataclasses.replace(default, steps=0, updates=training.UPDATES)  # it was to watch others online
     return default, preset
 
 

@@ -159,7 +159,8 @@ def versions() -> dict[str, str]:
 def _threads() -> str:
     """How many JAX computes with, as far as the environment tells; more than one may sum in another order."""
     one = "intra_op_parallelism_threads=1" in os.environ.get("XLA_FLAGS", "")
-    return "1" if one else os.environ.get("NPROC", str(os.cpu_count()))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # a process may be held to some cores
+    return "1" if one else os.environ.get("NPROC", str(cores))
 
 
 def command() -> str:

@@ -31,7 +31,7 @@ from psiphi.loops.few_shot import FewShotConfig, few_shot
 from psiphi.model import Model
 from psiphi.training import Run, Trained, train
 from psiphi.types import Demos, Env, Pace
-from psiphi.worlds import World
+from psiphi.worlds import World, fruitbot
 from psiphi.worlds import coingrid as world
 from psiphi.worlds.world import Recorded
 
@@ -57,10 +57,12 @@ class Unit(NamedTuple):
 
 
 class Where(NamedTuple):
-    """The directory in which a unit's trainings are put down while they run, and the seconds between two checkpoints."""
+    """The directory in which a unit's trainings are put down while they run, the seconds between two checkpoints, and where the model of
+    a learning curve is to stay, if it is."""
 
     directory: Path
     checkpoint_every_s: float = 30.0
+    model: Path | None = None
 
 
 class Done(NamedTuple):
@@ -229,6 +231,8 @@ def curve(
 ) -> Done:
     """The learning curve of one training, and the figures that sum it up."""
     trained = train(run_of(what, unit.variant, unit.method, effort, unit.seed), **_in(where, "training"), progress=False)
+    if where is not None and where.model is not None:
+        answers.save(where.model, trained)
     task = unit.variant.task or paper.EGO
     steps, returns = curve_of(trained.rows)
     if not trained.env_steps:  # who learns from no steps is from the start what it became
@@ -301,8 +305,11 @@ def _reward_figures(what: Experiment, unit: Unit, run: Run, learned: Model, effo
 def rule(
     what: Experiment, unit: Unit, sharing: Sequence[Method], effort: Effort, references: Mapping[str, float], where: Where | None = None
 ) -> Done:
-    """The rule by which the demonstrators drive, in the place of a policy: it learned nothing."""
-    returns = roundabout.idm_returns(_traffic(unit.variant), unit.seed, JUDGED)
+    """The rule by which the demonstrators act, in the place of a policy: it learned nothing."""
+    if unit.method.algorithm == "script":
+        returns = fruitbot.earned(_traffic(unit.variant), unit.variant.demonstrators or what.demonstrators, HOSTED, unit.seed)
+    else:
+        returns = roundabout.idm_returns(_traffic(unit.variant), unit.seed, JUDGED)
     return Done({unit.method.name: list(_return_figures(returns, references))})
 
 

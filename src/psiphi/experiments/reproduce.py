@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 import jax
 
-from psiphi import disk, films, printable, report, training
+from psiphi import disk, films, playing, printable, report, training
 from psiphi.errors import UserError
 from psiphi.experiments import cells, imitation, ledger, measures, paper, runs
 from psiphi.experiments.cells import Cell
@@ -73,7 +73,7 @@ def config_of(what: Experiment, unit: Unit, effort: Effort) -> dict[str, Any]:
     if method.how == "predict":
         setting = imitation.setting_of(method.algorithm, {**unit.variant.changes, **method.changes}, effort.updates, effort.episodes)
         return {**asdict(setting), "saw": imitation.saw(setting)}
-    if method.algorithm == "idm":
+    if method.algorithm in ("idm", "script"):
         return {"algorithm": method.algorithm, "saw": ["none: it is who demonstrates", "none", "none"]}
     run = training.completed(runs.run_of(what, unit.variant, method, effort))
     config = runs.described(run)
@@ -159,11 +159,17 @@ def to_cell(what: Experiment, unit: Unit, figure: Figure, value: float, extra: A
 # --- What is unfinished --------------------------------------------------------------------------------------------------
 
 UNFINISHED = "unfinished"
+MODELS = "models"
+"""Where the models of learning curves stay, if they are asked for: OUT/NAME/models/WORLD-METHOD-SEED."""
 
 
 def unfinished(directory: Path, unit: Unit) -> Path:
     """Where a unit is put down while it is at work, whatever it is made with."""
-    return directory / UNFINISHED / printable.file_name(f"{unit.variant.name}-{unit.method.name}-{unit.seed}")
+    return directory / UNFINISHED / _file_name(unit)
+
+
+def _file_name(unit: Unit) -> str:
+    return printable.file_name(f"{unit.variant.name}-{unit.method.name}-{unit.seed}")
 
 
 def place_of(directory: Path, what: Experiment, unit: Unit, effort: Effort, origin: dict[str, Any]) -> Path:
@@ -190,22 +196,26 @@ class Work(NamedTuple):
     origin: dict[str, Any]
     references: References
     checkpoint_every_s: float = 30.0
+    keep_models: bool = False
 
     def of_one_thread(self) -> "Work":
         return self._replace(origin={**self.origin, "versions": {**self.origin["versions"], "threads": "1"}})
 
     def where(self, unit: Unit) -> Where:
-        return Where(place_of(self.directory, self.what, unit, self.effort, self.origin).absolute(), self.checkpoint_every_s)
+        place = place_of(self.directory, self.what, unit, self.effort, self.origin).absolute()
+        model = self.directory.absolute() / MODELS / _file_name(unit) if self.keep_models else None
+        return Where(place, self.checkpoint_every_s, model)
 
     def task(self, unit: Unit) -> dict[str, Any]:
         """A unit as JSON values, for a process that knows nothing of this one."""
+        directory, checkpoint_every_s, model = self.where(unit)
         return {
             "experiment": self.what.source or self.what.name,
             "unit": [unit.variant.name, unit.method.name, unit.seed],
             "effort": asdict(self.effort),
             "origin": self.origin,
             "references": self.references,
-            "where": [str(self.where(unit).directory), self.checkpoint_every_s],
+            "where": [str(directory), checkpoint_every_s, None if model is None else str(model)],
         }
 
 
@@ -227,6 +237,7 @@ def reproduce(
     jobs: int = 1,
     runner: Runner | None = None,
     checkpoint_every_s: float = 30.0,
+    keep_models: bool = False,
 ) -> Path:
     """Fill `out`/`name`/cells.jsonl with what is missing and draw the report there; gives that directory.
 
@@ -247,7 +258,7 @@ def reproduce(
         display.say(f"{directory} has {done} of {len(wanted)} trainings.")
         for some in in_order(what, missing):
             given = references(what, directory)
-            work = Work(what, directory, effort, origin, given, checkpoint_every_s)
+            work = Work(what, directory, effort, origin, given, checkpoint_every_s, keep_models)
             for unit, got in runner(work, some):
                 book.finished(unit, None if isinstance(got, str) else got[0]["wall_s"])
                 if isinstance(got, str):
@@ -313,18 +324,24 @@ def forecast(
 
 
 def film(name: str, directory: Path, seed: int, envs: Sequence[str] = (), effort: Effort = Effort()) -> list[Path]:  # noqa: B008
-    """An episode of PsiPhi-learning's ego in each world of traffic, after the training that the seed's cells are of, as GIFs."""
+    """An episode of PsiPhi-learning's ego in each world that can be drawn, as GIFs: of the model that was kept, or after the training that
+    the seed's cells are of."""
     what = find(name)
-    (method,) = [method for method in what.methods if method.name == "psiphi"]
     paths = []
     for variant in _chosen(what, "env", what.variants, envs):
+        methods = [one for one in what.methods if (one.algorithm, one.how) == ("psiphi", "curve") and paper.has(variant, one)]
         place = training.worlds.find(variant.world)
-        if place.drawn is None or method.how != "curve":
+        if place.drawn is None or not methods:
             raise UserError(f"{name} on {variant.name} has no film; expected figure-3.")
-        trained = training.train(runs.run_of(what, variant, method, effort, seed))
+        run = training.completed(runs.run_of(what, variant, methods[0], effort, seed))
+        kept = directory / MODELS / _file_name(Unit(variant, methods[0], seed))
+        if kept.exists():
+            _, policy = playing.player(playing.read(kept))
+        else:
+            trained = training.train(run)
+            policy = functools.partial(trained.agent.policy, trained.state)
         paths.append(directory / f"{variant.name}.gif")
-        policy = functools.partial(trained.agent.policy, trained.state)
-        films.film(place.drawn(trained.run.world, trained.run.task), policy, jax.random.key(seed), paths[-1])
+        films.film(place.drawn(run.world, run.task), policy, jax.random.key(seed), paths[-1])
     report.render(directory, what)
     return paths
 
@@ -368,6 +385,7 @@ def _missing(what: Experiment, there: Sequence[Cell], wanted: Sequence[Unit]) ->
 def in_turn(work: Work, todo: Sequence[Unit]) -> Iterator[tuple[Unit, list[Cell] | str]]:
     """One unit after the other in this process, with all its threads."""
     for unit in todo:
+        training.make_room()  # not every unit is a training by `training.train`
         yield unit, run_unit(work.what, unit, work.effort, work.origin, work.references, work.where(unit))
 
 
@@ -378,7 +396,8 @@ def of_task(task: dict[str, Any]) -> list[Cell]:
     (variant,) = [variant for variant in what.variants if variant.name == name]
     (method,) = [method for method in what.methods if method.name == method_name]
     unit, effort = Unit(variant, method, seed), Effort(**task["effort"])
-    where = Where(Path(task["where"][0]), task["where"][1])
+    directory, checkpoint_every_s, model = task["where"]
+    where = Where(Path(directory), checkpoint_every_s, None if model is None else Path(model))
     while True:
         try:
             return run_unit(what, unit, effort, task["origin"], task["references"], where)

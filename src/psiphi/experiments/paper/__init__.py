@@ -43,7 +43,7 @@ from psiphi.experiments.paper.experiment import (
     has,
     known,
 )
-from psiphi.experiments.paper.shared import OVER_CONTROL, PSIPHI, STEPS_TO_BEST, TABLE_2
+from psiphi.experiments.paper.shared import AT_THE_END, OF_THE_RULE, OVER_CONTROL, PSIPHI, STEPS_TO_BEST, TABLE_2
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
@@ -73,7 +73,7 @@ WITH_EXTRAS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT 
 """What needs more than psiphi's own dependencies; `psiphi reproduce all` leaves it out."""
 
 __all__ = [
-    "ALL", "CHANGED", "EGO", "EXPERIMENTS", "FEW", "MANY", "OVER_CONTROL", "PSIPHI", "SOLVED", "SOME", "STEPS_TO_BEST", "TABLE_2", "TASKS",
-    "WITH_EXTRAS", "WORST",
+    "ALL", "AT_THE_END", "CHANGED", "EGO", "EXPERIMENTS", "FEW", "MANY", "OF_THE_RULE", "OVER_CONTROL", "PSIPHI", "SOLVED", "SOME",
+    "STEPS_TO_BEST", "TABLE_2", "TASKS", "WITH_EXTRAS", "WORST",
     "Experiment", "Figure", "Method", "Panel", "Printed", "Table", "Variant", "ends_of", "figures_of", "has", "known",
 ]  # fmt: skip

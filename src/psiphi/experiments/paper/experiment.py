@@ -141,6 +141,8 @@ class Experiment:
     """New goals, as task names."""
     axes: tuple[str, str] = ("env_steps", "normalised_return")
     """What its curves are drawn over, and of what, where it has any."""
+    counted: tuple[str, ...] = ()
+    """What else is drawn over the same steps: names of what the world counts in an episode."""
     reference: str | None = None
     """The method by whose return the others' are divided."""
     control: str | None = None

@@ -98,12 +98,18 @@ TRUTH = (
     "the most that is possible: the demonstrators' own probability of their likeliest action."
 )
 
+STARC = (
+    "**STARC** is the distance between the inferred and the true reward that sees neither scale nor shaping: 0 if both order all policies "
+    "alike, about 0.7 if they have nothing to do with each other, 1 if the other way round."
+)
 
-def inference_columns(demonstrators: tuple[str, ...]) -> tuple[tuple[str, Figure], ...]:
+
+def inference_columns(demonstrators: tuple[str, ...], starc: bool = True) -> tuple[tuple[str, Figure], ...]:
     return (
         *((f"r² {who}", Figure("r2", who)) for who in demonstrators),
         *((f"reward correlation {who}", Figure("reward_correlation", who)) for who in demonstrators),
         *((f"planner return {who}", Figure("planner_return", who)) for who in demonstrators),
+        *((f"STARC {who}", Figure("starc", who)) for who in demonstrators if starc),
         ("accuracy", Figure("accuracy", ALL)),
         ("ceiling", Figure("ceiling_accuracy", ALL)),
     )
@@ -128,6 +134,12 @@ STEPS_TO_BEST = "steps_to_90_of_best"
 
 OVER_CONTROL = "steps_over_control"
 """Another one: those steps over the control's, with the same seed."""
+
+OF_THE_RULE = "share_of_the_rule"
+"""A third: returns over those of the rule by which the demonstrators act, with the same seed."""
+
+AT_THE_END = "final_"
+"""What the name of a fourth begins with, before that of what the world counts in an episode: the last count on the curve."""
 
 WHILE_IT_LEARNS = Table(
     "While it learns",

@@ -1,7 +1,7 @@
 """Table 1's column for FruitBot. It needs psiphi[fruitbot], so it is not among those that `all` runs."""
 
 from psiphi.experiments.paper.experiment import ALL, Experiment, Figure, Method, Table, Variant
-from psiphi.experiments.paper.shared import TABLE_1_FRUITBOT
+from psiphi.experiments.paper.shared import OF_THE_RULE, TABLE_1_FRUITBOT
 
 _WHO = ("fruits-and-objects", "objects-only")
 _STEPS = {"steps": 1_000_000}
@@ -29,6 +29,7 @@ EXPERIMENT = Experiment(
     measures=(),
     tables=(
         Table("Normalised return, mean of the demonstrators", (("normalised return", Figure("normalised_return", ALL)),), TABLE_1_FRUITBOT),
+        Table("Over the script's return", (("mean", Figure(OF_THE_RULE, ALL)), *((who, Figure(OF_THE_RULE, who)) for who in _WHO))),
         Table(
             "Return by demonstrator",
             tuple((f"{metric} {who}", Figure(metric.replace(" ", "_"), who)) for metric in ("return", "normalised return") for who in _WHO),

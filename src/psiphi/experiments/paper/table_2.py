@@ -32,7 +32,7 @@ EXPERIMENT = Experiment(
     measures=("few-shot", "many-shot", "phi", "imitation", "planner"),
     tables=(
         *(Table(f"{shots}-shot", TRANSFER_COLUMNS[shots], TABLE_2[shots]) for shots in (0, FEW, MANY)),
-        Table("What was inferred", inference_columns(("R", "G"))),
+        Table("What was inferred", inference_columns(("R", "G"), starc=False)),
     ),
     panels=INFERRED_PANELS,
 )
