@@ -46,13 +46,14 @@ def demo(config: Demo) -> None:
     demo.demo(config.out, seed=config.seed, quick=config.quick)
 
 
+WHAT = f"What: {', '.join(paper.EXPERIMENTS)}, all of them (all), or a Python file of your own that defines EXPERIMENT."
+
+
 @dataclass(frozen=True)
 class Reproduce:
     """Reproduce a table or figure: train and measure what is missing, then draw the report. Interrupted, the same command continues."""
 
-    name: tyro.conf.Positional[str]
-    """What: table-1, table-2, figure-3, figure-coingrid, figure-imitation, figure-sensitivity, itd-coingrid, ablation, figure-cumulants,
-    all of them (all), or a Python file of your own that defines EXPERIMENT."""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=WHAT)]
     seeds: Count = 1
     """How many seeds."""
     first_seed: Seed = 0
