@@ -497,30 +497,35 @@ def test_numbers_of_any_scale_are_standardised():
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "top", "seen", "kept"),
+    ("shape", "dtype", "top", "kind", "seen", "kept"),
     [
-        ((84, 84, 3), np.uint8, 255, (84, 84, 3), True),
-        ((4, 84, 84), np.uint8, 255, (84, 84, 4), True),
-        ((84, 84), np.uint8, 255, (84, 84, 1), True),
-        ((7, 7, 5), np.uint8, 11, (7, 7, 5), True),
-        ((7, 7, 5), np.uint8, 255, (7, 7, 5), False),  # a small picture: networks would not scale it
-        ((20, 20, 3), np.uint8, 2, (20, 20, 3), False),  # a large board: they would make it dark
-        ((5, 5), np.float32, 255, (5, 5), False),
-        ((3, 20, 20), np.float32, 255, (20, 20, 3), False),
-        ((128,), np.uint8, 255, (128,), False),
+        ((84, 84, 3), np.uint8, 255, "picture", (84, 84, 3), True),
+        ((4, 84, 84), np.uint8, 255, "picture", (84, 84, 4), True),
+        ((84, 84), np.uint8, 255, "picture", (84, 84, 1), True),
+        ((7, 7, 5), np.uint8, 11, "board", (7, 7, 5), True),
+        ((7, 7, 3), np.uint8, 255, "picture", (7, 7, 3), True),
+        ((3, 10, 10), np.uint8, 255, "picture", (10, 10, 3), True),
+        ((20, 20, 3), np.uint8, 2, "board", (20, 20, 3), True),
+        ((3, 20, 20), np.uint8, 2, "board", (3, 20, 20), True),
+        ((20, 20), np.uint8, 2, "vector", (20, 20), False),
+        ((10, 10, 4), np.float32, 2, "board", (10, 10, 4), False),
+        ((5, 5), np.float32, 255, "vector", (5, 5), False),
+        ((3, 20, 20), np.float32, 255, "picture", (20, 20, 3), False),
+        ((128,), np.uint8, 255, "vector", (128,), False),
     ],
     ids=str,
 )
-def test_pictures_keep_their_bytes_and_are_turned_round(shape, dtype, top, seen, kept):
+def test_what_is_seen_is_told_by_its_values_and_not_by_its_size(shape, dtype, top, kind, seen, kept):
     obs = np.random.default_rng(0).integers(0, top, (6, *shape)).astype(dtype)
     glass = lens.lens_for(obs, shape, dtype)
+    assert glass.kind == glass.spec(2).kind == kind
     got = look(glass, obs)
     assert got.shape[1:] == seen == glass.seen_shape and (got.dtype == np.uint8) == kept == (not glass.standardise)
     if shape == (4, 84, 84):
         np.testing.assert_array_equal(got[2, :, :, 3], obs[2, 3])
     if not kept:
         assert abs(got.mean()) < 1e-2
-    blank = lens.blank(shape, dtype, glass.standardise)
+    blank = lens.blank(shape, dtype, glass.standardise, kind)
     assert (blank.mean.shape, blank.layout, blank.spec(2)) == (glass.mean.shape, glass.layout, glass.spec(2))
 
 

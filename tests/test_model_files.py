@@ -13,7 +13,7 @@ import pytest
 
 import psiphi
 import tiny
-from psiphi import checkpoint, cli, playing, training
+from psiphi import checkpoint, cli, lens, playing, training
 from psiphi.agents import ALGORITHMS
 from psiphi.api import files
 from psiphi.api import trained as api_trained
@@ -32,6 +32,14 @@ def test_a_model_that_psiphi_0_1_saved_answers_as_it_did():
         np.testing.assert_allclose(found.policy("b").values(then["obs"]), then["b"], rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(found.w, then["w"])
         np.testing.assert_allclose(found.reward("a", "wants")(then["obs"], np.zeros(6, int)), then["reward"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("side", "kind", "before"), [(20, "picture", "picture"), (20, "board", "picture"), (7, "picture", "board")])
+def test_a_file_says_what_observations_are_and_before_that_their_size_did(side, kind, before):
+    glass = lens.blank((side, side, 3), np.uint8, False, kind)
+    described = files.DescribedPolicy((side, side, 3), "uint8", False, 2, 0, 0, True, kind)
+    assert files._glass(described).spec(2) == glass.spec(2)
+    assert files._glass(dataclasses.replace(described, kind=None)).kind == before
 
 
 def test_it_is_saved_as_a_model_of_now(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from psiphi import nets
 from psiphi.errors import UserError
-from psiphi.nets import Convolution, Egocentric, ImpalaDeep, ImpalaShallow, PsiPhiNet
+from psiphi.nets import Convolution, Egocentric, ImpalaDeep, PsiPhiNet
 from psiphi.types import EnvSpec
 from tables import drawn, quick_jit
 
@@ -174,11 +174,6 @@ def test_torsos_give_as_many_features_as_asked(name, obs_shape):
     assert (out.shape, out.dtype) == ((4, 6), jnp.float32)
 
 
-def test_auto_reads_pictures_with_convolutions_and_the_rest_with_an_mlp():
-    kinds = {shape: shapes_of(nets.torso, "auto", EnvSpec(shape, jnp.uint8, 3), (4,)) for shape in ((5,), (7, 7, 5), (64, 64, 3))}
-    assert [type(kind) for kind in kinds.values()] == [nets.Flat, nets.Flat, ImpalaShallow]
-
-
 @pytest.mark.parametrize("torso_name", ["mlp", "egocentric"])
 def test_torsos_take_an_empty_batch(torso_name):
     spec = EnvSpec((4, 4, 3), jnp.uint8, 3)
@@ -275,9 +270,24 @@ def test_half_a_picture_is_the_means_of_four_pixels():
 
 
 def test_bytes_of_a_picture_are_scaled_and_those_of_a_board_are_not():
-    picture, board = (jnp.asarray(np.full((1, side, side, 1), 255, np.uint8)) for side in (64, 7))
-    np.testing.assert_array_equal(nets._image(picture), 1)
-    np.testing.assert_array_equal(nets._image(board), 255)
+    obs = jnp.asarray(np.full((1, 7, 7, 1), 255, np.uint8))
+    np.testing.assert_array_equal(nets._image(obs, picture=True), 1)
+    np.testing.assert_array_equal(nets._image(obs, picture=False), 255)
+
+
+@pytest.mark.parametrize(
+    ("side", "kind", "kernel"), [(7, "board", 3), (40, "board", 3), (64, "picture", 8), (9, "picture", 8), (8, "picture", 3)]
+)
+def test_kernels_suit_what_is_seen_and_not_its_size(side, kind, kernel):
+    made = shapes_of(nets.torso, "impala-shallow", EnvSpec((side, side, 3), np.uint8, 2, kind=kind), (4,))
+    assert made.convolutions[0].kernel == kernel and made.picture == (kind == "picture")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("vector", nets.Flat), ("board", nets.Flat), ("picture", nets.ImpalaShallow), (None, nets.Flat)]
+)
+def test_auto_is_for_what_the_world_shows(kind, expected):
+    assert isinstance(shapes_of(nets.torso, "auto", EnvSpec((12, 12, 3), np.uint8, 2, kind=kind), (4,)), expected)
 
 
 @pytest.mark.parametrize(

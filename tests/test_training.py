@@ -120,7 +120,7 @@ def test_observations_that_nobody_has_seen_yet_are_not_standardised_by_nothing()
 
 def test_pictures_that_are_watched_pass_through_the_lens():
     """Their channels come first: what is remembered of others is turned round, as what the learner sees itself is."""
-    spec = EnvSpec((3, 20, 20), np.uint8, 2)
+    spec = EnvSpec((3, 20, 20), np.uint8, 2, kind="picture")
     made = Env(spec, lambda *_: pytest.fail("entered"), lambda *_: pytest.fail("entered"))
     world = World("gallery", "", lambda config, task: made, watched=lambda config: NAMES, lensed=True)
     run = training.default_run("bc", "gallery", world=world, demos=training.ONLINE, room=4)
@@ -140,10 +140,14 @@ def test_pictures_that_are_watched_pass_through_the_lens():
     np.testing.assert_array_equal(kept.steps.next_obs[1, 0], np.moveaxis(np.asarray(picture[0] + 1), 0, -1))
 
 
-@pytest.mark.parametrize(("brightest", "standardised"), [(9, True), (250, False), (0, False)], ids=["board", "picture", "dark"])
-def test_without_demonstrations_first_observations_tell_a_large_board_from_a_picture(brightest, standardised):
+@pytest.mark.parametrize(
+    ("brightest", "high", "kind"), [(9, 255, "board"), (250, 255, "picture"), (0, 255, "picture"), (0, 3, "board")], ids=str
+)
+def test_without_demonstrations_first_observations_tell_a_board_from_a_picture(brightest, high, kind):
+    """A dark screen tells nothing; then how bright it may be does."""
+
     class Showing(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+        observation_space = gymnasium.spaces.Box(0, high, (20, 20, 3), np.uint8)
         action_space = gymnasium.spaces.Discrete(2)
 
         def reset(self, *, seed=None, options=None):
@@ -152,10 +156,14 @@ def test_without_demonstrations_first_observations_tell_a_large_board_from_a_pic
 
     place = training.place_of(Showing, 2)
     lens = training.lens_of(place, None, seed=3)
-    again = training.lens_of(place, None, seed=3)
-    assert lens.standardise == standardised and lens.seen_shape == (20, 20, 3)
-    np.testing.assert_array_equal(lens.mean, again.mean)
-    assert np.abs(np.asarray(lens.mean) - brightest / 2).max() < 0.5 if standardised else not np.any(lens.mean)
+    assert (lens.kind, lens.seen_shape, lens.standardise) == (kind, (20, 20, 3), False)
+
+
+def test_a_world_says_what_its_observations_are_or_its_first_one_does():
+    told = [EnvSpec((4, 4, 2), np.uint8, 2, kind=kind) for kind in ("board", None)]
+    for spec, expected in zip(told, ("board", "picture"), strict=True):
+        made = Env(spec, lambda key: (0, jnp.full((4, 4, 2), 200, jnp.uint8)), lambda *_: pytest.fail("no step is needed"))
+        assert training.lens_of(training.place_of(made, 1), None, seed=0).kind == expected
 
 
 def test_demonstrators_of_a_world_without_settings_are_recorded_for_those_who_watch():

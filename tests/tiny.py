@@ -130,7 +130,7 @@ def save_model(path: Path, made: Run) -> Path:
     spec, found = spec_of(made), model(made)
     agents = made.demonstrators
     covered = Coverage(dict.fromkeys(agents, 1.0), 1.0, spec.num_actions)
-    glass = lens.blank(tuple(spec.obs_shape), spec.obs_dtype, False)
+    glass = lens.blank(tuple(spec.obs_shape), spec.obs_dtype, False, spec.kind or "vector")
     positive = found._replace(units=jnp.abs(found.units))
     known = Known(positive, glass, agents, spec.num_actions, 20.0, 0.05, np.eye(len(agents)), covered)
     files.save(path, "itd", known, made.agent, made.seed, None, run=trained.run_of(made))

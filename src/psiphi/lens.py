@@ -1,8 +1,9 @@
 """How networks see a stranger's observations: numbers of any scale, pictures of any layout.
 
-Vectors are standardised by the mean and spread of the demonstrations. Pictures ``[H, W, C]`` of bytes stay bytes, as the networks scale
-them themselves, and so do small boards of small numbers; large boards and small pictures are standardised. Pictures with their channels
-first, or without a channel axis, are turned round.
+What an observation is, a vector, a board or a picture, its values tell, whatever its size, where the world does not say it. Vectors are
+standardised by the mean and spread of the demonstrations. Pictures ``[H, W, C]`` of bytes stay bytes, as the networks scale them
+themselves, and so do boards of bytes; other numbers are standardised, a channel at a time. Pictures with their channels first, or without a
+channel axis, are turned round.
 """
 
 from dataclasses import dataclass
@@ -15,22 +16,35 @@ import numpy as np
 
 from psiphi.cumulants import BRIGHTEST
 from psiphi.nets import PsiPhiNet
-from psiphi.types import EnvSpec
+from psiphi.types import EnvSpec, Kind
 
 Layout = Literal["as it is", "channels first", "grey"]
 
 FARTHEST = 10.0
 """Standardised numbers are kept within this distance of 0: a column that hardly varied in the demonstrations may vary elsewhere."""
 
-SMALLEST_PICTURE = 17
-"""What is lower than this is a board, not a picture; the torsos draw the same line."""
+
+def kind_of(obs: Any, shape: tuple[int, ...], dtype: Any) -> Kind:
+    """What observations of this shape are, by examples of them: a board's numbers are whole, and none is large."""
+    if not has_cells(shape, dtype):
+        return "vector"
+    numbers = np.asarray(obs)
+    whole = np.issubdtype(numbers.dtype, np.integer) or numbers.dtype == bool or bool(np.all(numbers == np.round(numbers)))
+    if whole and (not numbers.size or int(np.max(numbers)) <= BRIGHTEST):
+        return "board" if len(shape) == 3 else "vector"
+    return "picture"
 
 
-def layout_of(shape: tuple[int, ...], dtype: Any) -> Layout:
-    """Where the channels of a picture are."""
-    if len(shape) == 2 and np.dtype(dtype) == np.uint8 and min(shape) >= SMALLEST_PICTURE:
+def has_cells(shape: tuple[int, ...], dtype: Any) -> bool:
+    """Whether observations have rows and columns of cells or pixels: of three axes, or bytes of two. What they are their values tell."""
+    return len(shape) == 3 or (len(shape) == 2 and np.dtype(dtype) == np.uint8)
+
+
+def layout_of(shape: tuple[int, ...], kind: Kind) -> Layout:
+    """Where the channels of a picture are: there are fewer of them than rows and columns."""
+    if kind == "picture" and len(shape) == 2:
         return "grey"
-    if len(shape) == 3 and shape[0] < SMALLEST_PICTURE <= min(shape[1:]):
+    if kind == "picture" and len(shape) == 3 and shape[0] < min(shape[1:]):
         return "channels first"
     return "as it is"
 
@@ -53,15 +67,19 @@ def look(obs: Any, mean: Any, scale: Any, layout: Layout, standardise: bool) -> 
 
 @dataclass(frozen=True, eq=False)
 class Lens:
-    """What is done to observations of one kind before a network sees them."""
+    """What is done to a world's observations before a network sees them."""
 
     shape: tuple[int, ...]
     """Of an observation, as the environment gives it."""
     dtype: np.dtype
-    layout: Layout
+    kind: Kind
     standardise: bool
     mean: np.ndarray | jax.Array
     scale: np.ndarray | jax.Array
+
+    @property
+    def layout(self) -> Layout:
+        return layout_of(self.shape, self.kind)
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
@@ -69,7 +87,7 @@ class Lens:
 
     def spec(self, num_actions: int) -> EnvSpec:
         """What a network must know: the observations as it sees them."""
-        return EnvSpec(self.seen_shape, np.float32 if self.standardise else self.dtype, num_actions)
+        return EnvSpec(self.seen_shape, np.float32 if self.standardise else self.dtype, num_actions, kind=self.kind)
 
     def on(self, net: PsiPhiNet) -> PsiPhiNet:
         """A network that sees through the lens by itself, so that it reads what the environment gives."""
@@ -79,38 +97,25 @@ class Lens:
         return net
 
 
-def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any) -> Lens:
-    """The lens for observations of this shape and kind, of which `obs` ``[M, ...]`` are examples."""
-    kind = np.dtype(dtype)
-    layout = layout_of(shape, kind)
-    standardise = not (maybe_picture(shape, kind) and _as_networks_take_it(obs, shape, layout))
-    if not standardise:
-        return Lens(shape, kind, layout, False, np.zeros((), np.float32), np.ones((), np.float32))
-    arranged = look(np.asarray(obs), 0.0, 1.0, layout, False)
-    axes = tuple(range(arranged.ndim - 1)) if arranged.ndim == 4 else (0,)  # of a picture, one mean and spread per channel
+def lens_for(obs: np.ndarray, shape: tuple[int, ...], dtype: Any, kind: Kind | None = None) -> Lens:
+    """The lens for observations of this shape and type, of which `obs` ``[M, ...]`` are examples; they tell the kind if it is not said."""
+    kind = kind or kind_of(obs, shape, dtype)
+    if kind != "vector" and np.dtype(dtype) == np.uint8:
+        return blank(shape, dtype, False, kind)
+    arranged = look(np.asarray(obs), 0.0, 1.0, layout_of(shape, kind), False)
+    axes = tuple(range(arranged.ndim - 1)) if arranged.ndim == 4 else (0,)  # of cells and pixels, one mean and spread per channel
     numbers = arranged.astype(np.float32)
     mean, spread = numbers.mean(axis=axes, dtype=np.float64), numbers.std(axis=axes, dtype=np.float64)
     rounding = 4 * np.finfo(np.float32).eps * np.abs(mean)
     scale = np.where(spread > rounding, spread, 1.0)
-    return Lens(shape, kind, layout, True, mean.astype(np.float32), scale.astype(np.float32))
+    return Lens(shape, np.dtype(dtype), kind, True, mean.astype(np.float32), scale.astype(np.float32))
 
 
-def maybe_picture(shape: tuple[int, ...], dtype: Any) -> bool:
-    """Whether observations are bytes in rows and columns: of a picture or of a board, which only their values tell."""
-    return np.dtype(dtype) == np.uint8 and len(arranged_shape(shape, layout_of(shape, dtype))) == 3
-
-
-def _as_networks_take_it(obs: np.ndarray, shape: tuple[int, ...], layout: Layout) -> bool:
-    """Whether bytes are what the networks take them for by their size: pictures, which they scale, or boards, which they do not."""
-    return not len(obs) or (arranged_shape(shape, layout)[0] >= SMALLEST_PICTURE) == (int(np.max(obs)) > BRIGHTEST)
-
-
-def blank(shape: tuple[int, ...], dtype: Any, standardise: bool) -> Lens:
-    """A lens whose numbers are yet to be read from a file."""
-    layout = layout_of(shape, dtype)
-    arranged = arranged_shape(shape, layout)
+def blank(shape: tuple[int, ...], dtype: Any, standardise: bool, kind: Kind) -> Lens:
+    """A lens whose numbers are yet to be read from a file, or that has none."""
+    arranged = arranged_shape(shape, layout_of(shape, kind))
     numbers = () if not standardise else arranged[-1:] if len(arranged) == 3 else arranged
-    return Lens(shape, np.dtype(dtype), layout, standardise, np.zeros(numbers, np.float32), np.ones(numbers, np.float32))
+    return Lens(shape, np.dtype(dtype), kind, standardise, np.zeros(numbers, np.float32), np.ones(numbers, np.float32))
 
 
 class Seeing(eqx.Module):

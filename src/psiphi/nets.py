@@ -204,10 +204,9 @@ class Egocentric(eqx.Module):
         return self.mlp(self.window(obs))
 
 
-def _image(obs: Array) -> Float[Array, "B H W C"]:
-    """Bytes of a camera picture become numbers up to 1; the small integers of a board stay as they are."""
-    scale = 255.0 if obs.dtype == jnp.uint8 and obs.shape[1] > 16 else 1.0
-    return obs.astype(jnp.float32) / scale
+def _image(obs: Array, picture: bool) -> Float[Array, "B H W C"]:
+    """Bytes of a picture become numbers up to 1; the small integers of a board stay as they are."""
+    return obs.astype(jnp.float32) / (255.0 if picture and obs.dtype == jnp.uint8 else 1.0)
 
 
 class Patches(eqx.Module):
@@ -293,21 +292,24 @@ class Convolution(eqx.Module):
 class ImpalaShallow(eqx.Module):
     """IMPALA's shallow torso (no LSTM): two convolutions and a dense layer.
 
-    On boards up to 16 cells wide the published 8x8/4 and 4x4/2 kernels would leave one pixel, so there both are 3x3/1.
+    On boards, where every cell counts, and on pictures of which the published 8x8/4 and 4x4/2 kernels would leave a single row or column,
+    both are 3x3/1.
     """
 
     convolutions: tuple[Convolution, Convolution]
     mlp: MLP
+    picture: bool = eqx.field(static=True)
 
-    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array):
+    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array, picture: bool = False):
         first, second, dense = jax.random.split(key, 3)
-        kernels = ((3, 1), (3, 1)) if obs_shape[0] <= 16 else ((8, 4), (4, 2))
+        self.picture = picture
+        kernels = ((8, 4), (4, 2)) if picture and min(obs_shape[:2]) > 4 * 2 else ((3, 1), (3, 1))
         self.convolutions = (Convolution(obs_shape[-1], 16, *kernels[0], key=first), Convolution(16, 32, *kernels[1], key=second))
         side = [math.ceil(math.ceil(n / kernels[0][1]) / kernels[1][1]) for n in obs_shape[:2]]
         self.mlp = MLP((32 * side[0] * side[1], *hidden), key=dense, activate_last=True)
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
-        x = _image(obs)
+        x = _image(obs, self.picture)
         for convolution in self.convolutions:
             x = jax.nn.relu(convolution(x))
         return self.mlp(_rows(x))
@@ -332,8 +334,18 @@ class ImpalaDeep(eqx.Module):
 
     sections: tuple[tuple[Convolution, _Residual, _Residual], ...]
     mlp: MLP
+    picture: bool = eqx.field(static=True)
 
-    def __init__(self, obs_shape: tuple[int, ...], hidden: tuple[int, ...], *, key: Array, channels: tuple[int, ...] = (16, 32, 32)):
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        hidden: tuple[int, ...],
+        *,
+        key: Array,
+        channels: tuple[int, ...] = (16, 32, 32),
+        picture: bool = False,
+    ):
+        self.picture = picture
         dense, *keys = jax.random.split(key, 1 + 3 * len(channels))
         sections, inputs = [], obs_shape[-1]
         for section, outputs in enumerate(channels):
@@ -345,7 +357,7 @@ class ImpalaDeep(eqx.Module):
         self.mlp = MLP((inputs * side[0] * side[1], *hidden), key=dense, activate_last=True)
 
     def __call__(self, obs: Array) -> Float[Array, "B f"]:
-        x = _image(obs)
+        x = _image(obs, self.picture)
         for convolution, first, second in self.sections:
             x = jax.lax.reduce_window(convolution(x), -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
             x = second(first(x))
@@ -356,10 +368,11 @@ Torso = Flat | Tanh | Crowd | Ring | Egocentric | Patches | ImpalaShallow | Impa
 
 
 def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array) -> Torso:
-    """The named torso; "auto" is an MLP for vectors and small boards and IMPALA-shallow for pictures."""
-    pictures = len(spec.obs_shape) == 3 and spec.obs_shape[0] > 16
+    """The named torso; "auto" is an MLP for vectors and boards and IMPALA-shallow for pictures."""
+    picture = spec.kind == "picture"
+    shallow, deep = (functools.partial(kind, picture=picture) for kind in (ImpalaShallow, ImpalaDeep))
     kinds: dict[str, Callable[..., Torso]] = {
-        "auto": ImpalaShallow if pictures else Flat,
+        "auto": shallow if picture else Flat,
         "mlp": Flat,
         "tanh": Tanh,
         "crowd": Crowd,
@@ -369,8 +382,8 @@ def torso(name: TorsoName, spec: EnvSpec, hidden: tuple[int, ...], *, key: Array
         "egocentric": Egocentric,
         "patches": Patches,
         "patches-half": functools.partial(Patches, half=True),
-        "impala-shallow": ImpalaShallow,
-        "impala-deep": ImpalaDeep,
+        "impala-shallow": shallow,
+        "impala-deep": deep,
     }
     if name in ("patches", "patches-half", "impala-shallow", "impala-deep") and len(spec.obs_shape) != 3:
         raise UserError(f"the {name} torso reads pictures of shape (H, W, C), but observations have shape {spec.obs_shape}.")

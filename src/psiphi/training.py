@@ -299,8 +299,8 @@ def place_of(made: Any, num_envs: int) -> Place:
         raise UserError(f"The environment's actions are {done}, expected discrete ones.")
     if not isinstance(seen, gymnasium.spaces.Box | gymnasium.spaces.MultiBinary) or not seen.shape:
         raise UserError(f"The environment's observations are {seen}, expected arrays; gymnasium.wrappers.FlattenObservation makes some.")
-    symmetry = made.symmetry if isinstance(made, SideBySide) else None
-    return Place(None, vector, EnvSpec(seen.shape, seen.dtype, int(done.n), symmetry), int(done.start))
+    symmetry, said = (made.symmetry, made.kind) if isinstance(made, SideBySide) else (None, None)
+    return Place(None, vector, EnvSpec(seen.shape, seen.dtype, int(done.n), symmetry, said), int(done.start))
 
 
 def _vector(made: Any, num_envs: int) -> VectorEnv[Any, Any, Any]:
@@ -615,17 +615,27 @@ def _looked_through(env: Env, spec: EnvSpec, look: Callable[[Any], Any]) -> Env:
 
 
 def lens_of(place: Place, demos: Demos | None, seed: int) -> Lens:
-    """What is done to observations: by the demonstrations' mean and spread. Without any, first observations tell boards from pictures,
-    and of numbers nothing is known."""
+    """What is done to observations: by the demonstrations' mean and spread. Without any, first observations tell boards from pictures
+    where the world does not, and of other numbers nothing is known."""
     spec = place.spec
     if demos is not None and np.asarray(demos.count).any():
         examples = np.concatenate([np.asarray(demos.steps.obs[k, :count]) for k, count in enumerate(np.asarray(demos.count))])
-        return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype)
-    if place.vector is not None and lenses.maybe_picture(spec.obs_shape, spec.obs_dtype):
-        first = np.asarray(place.vector.reset(seed=seed)[0])
-        if first.any():  # a dark screen tells nothing
-            return lenses.lens_for(first, spec.obs_shape, spec.obs_dtype)
-    return lenses.blank(spec.obs_shape, spec.obs_dtype, False)
+        return lenses.lens_for(examples, spec.obs_shape, spec.obs_dtype, spec.kind)
+    if spec.kind or not lenses.has_cells(spec.obs_shape, spec.obs_dtype):
+        return lenses.blank(spec.obs_shape, spec.obs_dtype, False, spec.kind or "vector")
+    first = _first_seen(place, seed)
+    if not first.any() and place.vector is not None:  # a dark screen tells nothing; how bright it may be is in its space
+        first = np.asarray(getattr(place.vector.single_observation_space, "high", first))
+    kind = lenses.kind_of(first, spec.obs_shape, spec.obs_dtype)
+    return lenses.blank(spec.obs_shape, spec.obs_dtype, False, kind)
+
+
+def _first_seen(place: Place, seed: int) -> np.ndarray:
+    """What an environment shows first."""
+    if place.vector is not None:
+        return np.asarray(place.vector.reset(seed=seed)[0])
+    assert place.env is not None
+    return np.asarray(place.env.reset(jax.random.key(seed))[1])
 
 
 def _looked_at(demos: Demos | None, look: Callable[[np.ndarray], np.ndarray]) -> Demos | None:

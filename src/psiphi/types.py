@@ -5,7 +5,7 @@ caller's business: the same `Transition` is one step, a rollout ``[T, N]`` or a 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jax import Array
 
@@ -74,6 +74,10 @@ class Symmetry(NamedTuple):
     action: Callable[[Array], Array]
 
 
+Kind = Literal["vector", "board", "picture"]
+"""What an observation is: numbers of any scale, the small whole numbers of a board's cells, or the brightness of a picture's pixels."""
+
+
 class EnvSpec(NamedTuple):
     """What an agent must know of an environment before it has seen it."""
 
@@ -81,6 +85,8 @@ class EnvSpec(NamedTuple):
     obs_dtype: Any
     num_actions: int
     symmetry: Symmetry | None = None
+    kind: Kind | None = None
+    """None: not said. Where a stranger's world is looked at through a lens, its values tell then; elsewhere it is a vector."""
 
 
 class Env(NamedTuple):

@@ -28,7 +28,7 @@ from psiphi.demos.discretiser import Discretiser
 from psiphi.errors import UserError
 from psiphi.model import Model
 from psiphi.nets import Committee
-from psiphi.types import EnvSpec
+from psiphi.types import EnvSpec, Kind
 
 KIND, VERSION = "psiphi model", 3
 """The version is raised when the meaning of a manifest changes."""
@@ -84,6 +84,8 @@ class Described:
     likeness_most: tuple[tuple[float, ...], ...] = ()
     columns: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    kind: Kind | None = None
+    """What an observation is; None in files of before models said so."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,21 @@ class DescribedPolicy:
     first_action: int
     seed: Seed
     lensed: bool
+    kind: Kind | None = None
+    """As of a model."""
+
+
+def _glass(described: Described | DescribedPolicy) -> lens.Lens:
+    """The lens of a file, whose numbers are yet to be read. Before files said what observations are, their size decided it."""
+    shape = described.obs_shape
+    cells = len(shape) == 3 or (len(shape) == 2 and described.obs_dtype == "uint8" and min(shape) > 16)
+    before: Kind = "vector" if not cells else "picture" if shape[0] > 16 or min(shape[1:]) > 16 else "board"
+    return lens.blank(shape, described.obs_dtype, described.standardised, described.kind or before)
+
+
+def _plain(described: Described | DescribedPolicy) -> EnvSpec:
+    """The observations as the world gives them."""
+    return EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions, kind=_glass(described).kind)
 
 
 def save(
@@ -116,6 +133,7 @@ def save(
         obs_shape=known.lens.shape,
         obs_dtype=known.lens.dtype.name,
         standardised=known.lens.standardise,
+        kind=known.lens.kind,
         num_actions=known.num_actions,
         first_action=known.first_action,
         beta=known.beta,
@@ -168,6 +186,7 @@ def save_policy(path: Path, algorithm: str, policy: Policies, config: Any, seed:
         obs_shape=tuple(policy.spec.obs_shape),
         obs_dtype=np.dtype(policy.spec.obs_dtype).name,
         standardised=glass is not None and glass.standardise,
+        kind=(policy.spec.kind or "vector") if glass is None else glass.kind,
         num_actions=policy.spec.num_actions,
         first_action=policy.first_action,
         seed=seed,
@@ -241,13 +260,13 @@ def read(path: Path, features: FeatureFunction | None = None) -> Loaded:
     described = from_json(Described, meta.get("model"), f"{path}: model")
     agents = _agents(path, meta.get("agents"), described)
     inner = config.itd if hasattr(config, "itd") else config
-    glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised)
+    glass = _glass(described)
     model = _like(inner, glass, described, len(agents), features)
     if isinstance(config, psiphi.PsiPhiConfig) and psiphi.trust(config) and agents:
         number: Any = jax.ShapeDtypeStruct((), jnp.float32)
         model = model._replace(trust=gpi.Trust(number, number))
     like = {"model": model, "task": np.zeros(model.w.shape[1], np.float32)}
-    spec = EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions)
+    spec = _plain(described)
     seen = glass.spec(described.num_actions) if described.lensed else spec
     both = not ALGORITHMS[algorithm].successor_features
     if both:
@@ -285,8 +304,8 @@ def _read_policy(path: Path, meta: dict[str, Any], algorithm: str, config: Any, 
     _check_observations(path, described)
     ids = meta.get("agents")
     agents = _ids(path, ids) if ids else ()
-    glass = lens.blank(described.obs_shape, described.obs_dtype, described.standardised) if described.lensed else None
-    plain = EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions)
+    glass = _glass(described) if described.lensed else None
+    plain = _plain(described)
     seen = plain if glass is None else glass.spec(described.num_actions)
     like: dict[str, Any] = {"net": jax.eval_shape(lambda key: ALGORITHMS[algorithm].net(config, seen, len(agents), key), jax.random.key(0))}
     like |= {} if glass is None else {"mean": glass.mean, "scale": glass.scale}
@@ -323,9 +342,8 @@ def _like(config: ITDConfig, glass: lens.Lens, described: Described, agents: int
         given = _blank(described.given, features)
 
         def net(key: jax.Array) -> Any:
-            spec = EnvSpec(described.obs_shape, np.dtype(described.obs_dtype), described.num_actions)
             if not described.lensed:
-                return itd.initial_net(config, spec, heads, key, given)
+                return itd.initial_net(config, _plain(described), heads, key, given)
             return glass.on(itd.initial_net(config, glass.spec(described.num_actions), heads, key, given))
 
         whole = Committee(jax.vmap(net)(jax.random.split(key, described.members))) if described.members else net(key)

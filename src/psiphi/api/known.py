@@ -92,7 +92,7 @@ class Known:
 
     @property
     def spec(self) -> EnvSpec:
-        return EnvSpec(self.lens.shape, self.lens.dtype, self.num_actions)
+        return EnvSpec(self.lens.shape, self.lens.dtype, self.num_actions, kind=self.lens.kind)
 
     @property
     def has_ego(self) -> bool:

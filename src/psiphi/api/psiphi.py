@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from psiphi import configs, doors, training, worlds
+from psiphi import configs, doors, replay, training, worlds
 from psiphi.agents.psiphi import PsiPhiConfig
 from psiphi.api import baselines, files, newcomers, trained
 from psiphi.api.baselines import world_for
@@ -22,7 +22,7 @@ from psiphi.configs import Count, Number
 from psiphi.demos import Demonstrations
 from psiphi.errors import UserError
 from psiphi.training import Run
-from psiphi.types import Env
+from psiphi.types import Env, EnvSpec
 from psiphi.worlds import World as Place
 
 World = Env | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | Place | str
@@ -43,16 +43,16 @@ STUDY = 500
 NEWCOMER_UPDATES = 6_000
 """Updates of a policy that joins later."""
 
-PICTURE_REPLAY = 10_000
-"""Steps that are remembered where observations are pictures and the config says nothing."""
+LARGE_REPLAY = 10_000
+"""Steps that are remembered where observations are large, as pictures are, and the config says nothing."""
 
 
-def online(config: PsiPhiConfig | None, agents: int, shape: tuple[int, ...]) -> PsiPhiConfig:
-    """The config; the default has a cumulant per agent and remembers fewer pictures."""
+def online(config: PsiPhiConfig | None, agents: int, spec: EnvSpec) -> PsiPhiConfig:
+    """The config; the default has a cumulant per agent and remembers fewer large observations."""
     if config is not None:
         return config
     inner = ONLINE.itd
-    size = PICTURE_REPLAY if len(shape) == 3 and shape[0] > 16 else inner.replay_size
+    size = LARGE_REPLAY if replay.is_large(spec.obs_shape, spec.obs_dtype) else inner.replay_size
     cumulants = max(inner.num_cumulants, min(agents, MOST_OWN_CUMULANTS))
     return dataclasses.replace(ONLINE, itd=dataclasses.replace(inner, num_cumulants=cumulants, replay_size=size))
 
@@ -94,7 +94,7 @@ class PsiPhi(Shown):
             training.check_numbered(self.demos, place.spec)
             training.check_fits(self.demos, place.spec)
         agents = 0 if self.demos is None else len(self.demos.agents)
-        self.config = online(self._tuned() if given is None else given, agents, tuple(place.spec.obs_shape))
+        self.config = online(self._tuned() if given is None else given, agents, place.spec)
         self._state: Any = None
         self.steps = 0
         """Environment steps so far."""

@@ -51,7 +51,7 @@ def known_of(trained: Trained) -> Known:
     """All that can be asked of a run that learned successor features."""
     config, state = inferring(trained)
     model, agents = model_of(trained), trained.agents
-    glass = trained.lens or lenses.blank(tuple(trained.spec.obs_shape), trained.spec.obs_dtype, False)
+    glass = trained.lens or lenses.blank(tuple(trained.spec.obs_shape), trained.spec.obs_dtype, False, trained.spec.kind or "vector")
     lapse = () if model.net.lapse is None else tuple(np.asarray(jax.nn.sigmoid(model.net.lapse[: len(agents)])).tolist())
     softness = getattr(trained.run.agent, "temperature", SOFTNESS)
     shown = getattr(state, "demos", None)

@@ -61,7 +61,7 @@ def _make(rules: _Rules, max_steps: int) -> Env:
             extras={},
         )
 
-    return Env(EnvSpec((rules.obs_size,), jnp.float32, rules.num_actions), reset, step)
+    return Env(EnvSpec((rules.obs_size,), jnp.float32, rules.num_actions, kind="vector"), reset, step)
 
 
 # --- CartPole ------------------------------------------------------------------------------------------------------------

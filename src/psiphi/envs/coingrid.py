@@ -282,7 +282,7 @@ def mirror_action(action: Array) -> Array:
 
 def spec(config: CoinGridConfig) -> EnvSpec:
     """Observation ``uint8[size, size, 5]``, three actions, the left-right mirror."""
-    return EnvSpec((config.size, config.size, NUM_CHANNELS), jnp.uint8, NUM_ACTIONS, Symmetry(mirror_obs, mirror_action))
+    return EnvSpec((config.size, config.size, NUM_CHANNELS), jnp.uint8, NUM_ACTIONS, Symmetry(mirror_obs, mirror_action), "board")
 
 
 def make(config: CoinGridConfig, weights: Float[Array, "3"] | Sequence[float]) -> Env:

@@ -420,4 +420,4 @@ def make(config: HighwayConfig, wish: Wish | None = None) -> Env:
 
 def spec(config: HighwayConfig) -> EnvSpec:
     """Observation ``float32[observed + 1, 4]``, the table's actions. No symmetry is declared: goals have a side."""
-    return EnvSpec((config.observed + 1, 4), jnp.float32, len(config.table))
+    return EnvSpec((config.observed + 1, 4), jnp.float32, len(config.table), kind="vector")

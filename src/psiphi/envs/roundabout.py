@@ -347,4 +347,4 @@ def make(config: RoundaboutConfig = RoundaboutConfig(), exit: Exit | None = None
 
 def spec(config: RoundaboutConfig) -> EnvSpec:
     """Observation ``float32[observed + 1, 4]``, the table's actions. No symmetry is declared: traffic goes round one way."""
-    return EnvSpec((config.observed + 1, 4), jnp.float32, len(config.table))
+    return EnvSpec((config.observed + 1, 4), jnp.float32, len(config.table), kind="vector")

@@ -46,7 +46,7 @@ def _wants(config: FruitBotConfig, demonstrator: str) -> str:
 
 
 def _env(config: FruitBotConfig, task: str) -> SideBySide:
-    return SideBySide(partial(FruitBotVector, config, fruitbot.weights_of(_task(config, task))), mirror(config))
+    return SideBySide(partial(FruitBotVector, config, fruitbot.weights_of(_task(config, task))), mirror(config), "picture")
 
 
 def mirror(config: FruitBotConfig) -> Symmetry:

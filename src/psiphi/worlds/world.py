@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from jax import Array
 
 from psiphi.errors import UserError
-from psiphi.types import Demos, Env, Metrics, Symmetry
+from psiphi.types import Demos, Env, Kind, Metrics, Symmetry
 
 Makes = Callable[[], gymnasium.Env[Any, Any]]
 """A function that makes a Gymnasium environment."""
@@ -28,6 +28,8 @@ class SideBySide(NamedTuple):
     """``make(num_envs)``"""
     symmetry: Symmetry | None = None
     """A map under which the world is the same world."""
+    kind: Kind | None = None
+    """What its observations are, if it says so."""
 
 
 OWN = ""
