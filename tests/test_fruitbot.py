@@ -57,7 +57,7 @@ def test_a_task_is_weights_by_name(task):
     assert fruitbot.weights_of(fruitbot.task_name(weights)) == weights
 
 
-@pytest.mark.parametrize("task", ["R+G", "fruit", "fruit=x", "fruit=nan", "apple=1", ""])
+@pytest.mark.parametrize("task", ["R+G", "fruit", "fruit=x", "fruit=nan", "apple=1", "fruit=1,fruit=2", ""])
 def test_what_is_no_task_is_refused_by_what_is_one(task):
     with pytest.raises(UserError, match="expected weights of fruit, object, finish"):
         fruitbot.weights_of(task)

@@ -106,17 +106,19 @@ NAMES = ("fruit", "object", "finish")
 
 def weights_of(task: str) -> Counts:
     """A task as the user gives it: what is paid for each thing, such as fruit=1,object=-4,finish=10; what is left out pays nothing."""
-    found: dict[str, float] = dict.fromkeys(NAMES, 0.0)
+    found: dict[str, float] = {}
     for part in task.split(","):
-        name, equals, number = part.partition("=")
+        name, equals, number = (word.strip() for word in part.partition("="))
         try:
             weight = float(number)
         except ValueError:
             weight = math.nan
-        if name.strip() not in found or not equals or not math.isfinite(weight):
-            raise UserError(f"{task!r} is not a task of FruitBot; expected weights of {', '.join(NAMES)}: fruit=1,object=-4,finish=10.")
-        found[name.strip()] = weight
-    return Counts(*found.values())
+        if name not in NAMES or name in found or not equals or not math.isfinite(weight):
+            raise UserError(
+                f"{task!r} is not a task of FruitBot; expected weights of {', '.join(NAMES)}, each once: fruit=1,object=-4,finish=10."
+            )
+        found[name] = weight
+    return Counts(*(found.get(name, 0.0) for name in NAMES))
 
 
 def task_name(weights: Counts) -> str:
