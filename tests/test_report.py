@@ -173,6 +173,18 @@ def test_rendering_again_changes_nothing(tmp_path: Path):
     assert not [file for file in tmp_path.iterdir() if file.name.endswith(".draft")]
 
 
+@pytest.mark.parametrize("name", ["figure-roundabout", "figure-3-again"])
+def test_a_legend_lies_inside_of_its_picture_and_below_the_panels(tmp_path: Path, name: str):
+    cells.append(tmp_path, all_cells(name, seeds=1))
+    drawing = report.curves_figure(report.load(tmp_path))
+    drawing.canvas.draw()
+    (legend,), panels = drawing.legends, [ax for ax in drawing.axes if ax.get_visible()]
+    extent = legend.get_window_extent()
+    assert 0 <= extent.x0 < extent.x1 <= drawing.bbox.width
+    assert extent.y1 <= min(ax.xaxis.label.get_window_extent().y0 for ax in panels if ax.get_xlabel())
+    assert len(panels) == len(paper.EXPERIMENTS[name].variants) == len({ax.get_position().bounds for ax in panels})
+
+
 def test_steps_to_the_best_are_read_off_the_curves_once_the_best_is_known():
     def run(method: str, seed: int, returns: list[float]) -> list[dict[str, Any]]:
         who = {"env": "highway-multi-task", "method": method, "seed": seed, "task": "t"}

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -472,6 +473,12 @@ def _has(results: Results, variant: Variant, method: Method) -> bool:
 # --- Learning curves -----------------------------------------------------------------------------------------------------
 
 
+MOST_ACROSS = 4
+"""Panels of one quantity beside each other; more of them take two rows."""
+WIDEST = 46
+"""Letters of a panel's title in a line."""
+
+
 def curves_figure(results: Results) -> Drawing:
     """A panel per variant: every seed as a thin line, the interquartile mean as a thick one in the band of its interval."""
     return _curves(results, [("curve", results.experiment.axes[1])])
@@ -483,28 +490,48 @@ def counts_figure(results: Results) -> Drawing:
 
 
 def _curves(results: Results, rows: Sequence[tuple[str, str]]) -> Drawing:
-    """A row per quantity, by where cells keep it and its name, and a panel per variant."""
-    count, over = len(results.variants), results.experiment.axes[0]
+    """A row per quantity, by where cells keep it and its name, and a panel per variant; many panels of one quantity take several rows."""
+    over = results.experiment.axes[0]
     labels = list(dict.fromkeys(method.label for method in results.methods))  # one colour each, in whatever variants it is
-    foot = 0.25 * -(-len(labels) // 8)
-    height = 0.65 + 2.7 * len(rows) + foot
-    drawing, axes = plt.subplots(len(rows), count, figsize=(1.0 + 3.6 * count, height), sharex="col", sharey="row", squeeze=False)
-    for (kind, of), panels in zip(rows, axes, strict=True):
-        for ax, variant in zip(panels, results.variants, strict=True):
-            for method in results.methods:
-                _curve(ax, _series(results, variant, method, kind, of), method.label, labels.index(method.label))
-            if variant.task and kind == "curve":
-                ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
-            ax.grid(True, axis="y")
-            ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
-        panels[0].set_ylabel(of.replace("_", " "))
-    for top, bottom, variant in zip(axes[0], axes[-1], results.variants, strict=True):
-        top.set_title(f"{variant.label}\nthe ego wants {variant.task}" if variant.task else variant.label, fontsize=9, pad=9)
-        bottom.set_xlabel(over.replace("env_", "environment ").replace("_", " "))
+    wrapped = len(rows) == 1 and len(results.variants) > MOST_ACROSS
+    across = -(-len(results.variants) // 2) if wrapped else len(results.variants)
+    down = 2 if wrapped else len(rows)
+    size = 1.0 + 3.6 * across, 0.65 + (3.2 if wrapped else 2.7) * down
+    shared: dict[str, Any] = {"sharex": "none", "sharey": "none"} if wrapped else {"sharex": "col", "sharey": "row"}
+    drawing, axes = plt.subplots(down, across, figsize=size, squeeze=False, **shared)
+    panels = [(row, variant) for row in rows for variant in results.variants]
+    for i, (ax, ((kind, of), variant)) in enumerate(zip(axes.flat, panels, strict=False)):
+        for method in results.methods:
+            _curve(ax, _series(results, variant, method, kind, of), method.label, labels.index(method.label))
+        if variant.task and kind == "curve":
+            ax.axhline(paper.SOLVED, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+        ax.grid(True, axis="y")
+        ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
+        if i % across == 0:
+            ax.set_ylabel(of.replace("_", " "))
+        if wrapped or i < across:
+            label = textwrap.fill(variant.label, WIDEST)
+            ax.set_title(f"{label}\nthe ego wants {variant.task}" if variant.task else label, fontsize=9, pad=9)
+        if wrapped or i >= len(panels) - across:
+            ax.set_xlabel(over.replace("env_", "environment ").replace("_", " "))
+    for ax in axes.flat[len(panels) :]:
+        ax.set_visible(False)
     lines = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    drawing.legend(lines.values(), lines.keys(), loc="lower center", ncols=min(len(lines), 8), frameon=False, fontsize=8)
-    drawing.tight_layout(rect=(0, foot / height, 1, 1))
+    foot = _legend(drawing, lines)
+    drawing.set_figheight(size[1] + foot)
+    drawing.tight_layout(rect=(0, foot / (size[1] + foot), 1, 1))
     return drawing
+
+
+def _legend(drawing: Drawing, lines: dict[str, Any]) -> float:
+    """Below all panels, in as many columns as fit beside each other; gives up to where it reaches, in inches."""
+    for columns in range(min(len(lines), 8), 0, -1):
+        legend = drawing.legend(lines.values(), lines.keys(), loc="lower center", ncols=columns, frameon=False, fontsize=8)
+        extent = legend.get_window_extent()
+        if extent.width <= drawing.bbox.width or columns == 1:
+            return extent.y1 / drawing.dpi
+        legend.remove()
+    return 0.0
 
 
 Line = tuple[Sequence[float], Sequence[float]]
