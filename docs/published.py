@@ -98,7 +98,7 @@ REWARDS, PREDICTED = (Figure("r2", "R"), Figure("r2", "G")), (Figure("accuracy",
 SOLVED, NEARLY_BEST = (Figure("steps_to_90", EGO),), (Figure(STEPS_TO_BEST, EGO),)
 GOALS, FINAL = (Figure("normalised_return", ALL, FEW),), (Figure("final_return", EGO),)
 ALONE = "itself without demonstrations"
-DRIVING = "figure-3-again"
+DRIVING, RING = "figure-3-again", "figure-roundabout"
 
 OURS, ITD, MEAN = "ΨΦ-learning (the paper's table)", "ITD (the paper's table)", "Normalised return, mean of the demonstrators"
 PREDICTING = ("Accuracy", "PsiPhi-learning (the paper's figure, about)")
@@ -168,9 +168,10 @@ HEADLINE = (
         "imagined-alone",
         ALONE,
     ),
-    Row("Third exit of the roundabout: final return", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "psiphi-alone", ALONE),
-    Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn", "DQN"),
-    Row("The same", "figure-roundabout", "roundabout", FINAL, "psiphi-recorded", "dqn-guided", "a DQN that follows the same clones"),
+    Row("Third exit of the roundabout: final return", RING, "roundabout-long", FINAL, "psiphi-recorded", "psiphi-alone", ALONE),
+    Row("The same: steps to 0.9 of the best", RING, "roundabout-long", NEARLY_BEST, "psiphi-recorded", "psiphi-alone", ALONE, 0, True),
+    Row("The same", RING, "roundabout-long", NEARLY_BEST, "psiphi-recorded", "dqn", "DQN", 0, True),
+    Row("The same", RING, "roundabout-long", NEARLY_BEST, "psiphi-recorded", "dqn-guided", "a DQN that follows the same clones", 0, True),
     Row("FruitBot from pixels, 200,000 steps: final return", "figure-3-fruitbot", "fruitbot-mild", FINAL, "psiphi", "ppo", "PPO"),
     Row("The same", "figure-3-fruitbot", "fruitbot-mild", FINAL, "psiphi", "psiphi-alone", ALONE),
 )
