@@ -513,6 +513,60 @@ def few_of(metric: str, end: str = "") -> str:
     return few(*(Figure(metric, who + end) for who in ("R", "G")))
 
 
+# --- FruitBot ------------------------------------------------------------------------------------------------------------
+
+WATCHED = {"psiphi-falling": "with demonstrations", "psiphi-alone": "without"}
+WAYS = ("GPI, trust 0.0", "GPI, trust 0.1", "its own head", "imitating fruits-and-objects", "imitating objects-only")
+
+
+def fruitbot_imitation() -> str:
+    """Clones from pixels, with the 4 actions: the newest line of each method and number of episodes."""
+    found = {(line["method"], line["episodes"]): line["found"] for line in lines("fruitbot/imitation.jsonl")}
+    rows = [
+        [
+            method.upper(), demonstrator, f"{got['demonstrated']:,}", f"{got['accuracy']:.2f}", f"{got['accuracy on moves']:.2f}",
+            f"{got['completion']:.0%}".replace("%", " %"), f"{got['fruits']:.1f}", f"{got['objects']:.1f}", f"{got['return']:.1f}",
+        ]
+        for (method, _), line in sorted(found.items()) for demonstrator, got in line.items()
+    ]  # fmt: skip
+    headings = ("", "demonstrator", "steps shown", "actions right", "moves right", "completed", "fruits", "objects", "return by own taste")
+    return markdown(headings, rows)
+
+
+def fruitbot_models(what: str) -> list[tuple[str, dict[str, Any]]]:
+    """What was measured of the models that figure 3d's runs of a million steps left behind."""
+    found = []
+    for line in lines(f"fruitbot/{what}.jsonl"):
+        kept = re.search(r"/models/fruitbot-mild-million-(psiphi-\w+)-(\d+)", line["command"])
+        if kept is not None:
+            found.append((f"{WATCHED[kept[1]]}, seed {kept[2]}", line["found"]))
+    return sorted(found)
+
+
+def fruitbot_tastes() -> str:
+    rows = [
+        [
+            model, taste, when, f"{got['return']:.1f} ± {got['sem']:.1f}", f"{got['fruits']:.1f}", f"{got['objects']:.1f}",
+            f"{got['completion']:.0%}".replace("%", " %"),
+        ]
+        for model, found in fruitbot_models("tastes") for taste, met in found.items() for when, got in met.items()
+    ]  # fmt: skip
+    return markdown(("trained", "taste", "met", "return", "fruits", "objects", "completed"), rows)
+
+
+def fruitbot_why() -> str:
+    rows = [
+        [
+            model, way, f"{got['return']:.1f} ± {got['sem']:.1f}", f"{got['completion']:.0%}".replace("%", " %"), f"{got['fruits']:.1f}",
+            f"{got['objects']:.1f}", f"{got['value expected']:.1f}", f"{got['value that came']:.1f}", f"{got['correlation']:.2f}",
+            f"{got['follows ego']:.2f}",
+        ]
+        for model, found in fruitbot_models("why") for way, got in found.items() if way in WAYS
+    ]  # fmt: skip
+    headings = ("trained", "way to act", "return", "completed", "fruits", "objects", "expected", "came", "correlation", "own head")
+    return markdown(headings, rows)
+
+
 def verdicts() -> str:
     """The claims and what became of them, as `claims.md` says."""
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
@@ -537,6 +591,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "few, correlation": lambda: few_of("reward_correlation"),
     "headline": headline,
     "verdicts": verdicts,
+    "fruitbot, imitation": fruitbot_imitation,
+    "fruitbot, tastes": fruitbot_tastes,
+    "fruitbot, why": fruitbot_why,
     "updates": updates,
     "update-curves": update_curves,
     "update-attempts": update_attempts,
