@@ -16,7 +16,8 @@ Each adds a line to a file under results/fruitbot, with its command, commit and 
   share of *moves* predicted, of steps whose action is not to stay. Then 32 episodes of each clone, greedy: completion, fruits, objects and
   the return by the demonstrator's own taste.
 - *tastes*: a trained model of psiphi meets three tastes that it was not trained for, by rewards alone, without a gradient: fruits only,
-  objects only, neither. What it collects in the episode in which it first meets them, after that one and after ten.
+  objects only, neither. What it collects in the episode in which it first meets them, after that one and after ten. Beside it stand
+  the model that goes on as before, and each of its imitations, which no reward changes.
 - *why*: what a trained model of psiphi earns on its task by GPI with more and less trust in the demonstrators, by its own head alone and by
   imitating each demonstrator; the share of steps in which GPI follows each head, the value it then expects, the discounted return that
   came, and the correlation of the two. Also w_ego. Clones that guided the ego are not in a model, so GPI is without them.
@@ -129,16 +130,26 @@ NEW_TASTES = {
 
 
 def tastes(options: argparse.Namespace) -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+
     from psiphi import playing
+
 
     if options.model is None:
         raise SystemExit("tastes needs --model, the directory of a trained model.")
-    model = playing.read(options.model)
+    loaded = playing.read(options.model)
+    assert loaded.known is not None
+    known = loaded.known
+    alone = {f"imitating {name}": partial(_imitation, known, known.model.w[-1], k) for k, name in enumerate(known.agents)}
+    everyone = jnp.zeros(len(known.agents) + 1)
+    alone["as before"] = partial(_gpi, known, known.model.w[-1], 0.0, everyone)
+    names = (*map(str, known.agents), "ego")
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, task in NEW_TASTES.items():
-        place = playing.where(model, "fruitbot", task)
-        few = playing.few_shot_of(model)
-        one, ten = (playing.adapted(model, place, few, options.seed, shots=shots, repetitions=options.episodes) for shots in (1, 10))
+        place = playing.where(loaded, "fruitbot", task)
+        few = playing.few_shot_of(loaded)
+        one, ten = (playing.adapted(loaded, place, few, options.seed, shots=shots, repetitions=options.episodes) for shots in (1, 10))
         assert one.features is not None and ten.features is not None
         met = {
             "first episode": (one.first, one.features[0]),
@@ -153,6 +164,7 @@ def tastes(options: argparse.Namespace) -> dict[str, Any]:
             }
             for when, (returns, counts) in met.items()
         }
+        found[name] |= {way: _followed(place, jax.jit(act), options, known.gamma, names) for way, act in alone.items()}
     return {"episodes": options.episodes, "found": found}
 
 
@@ -165,34 +177,15 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from psiphi import model as models
     from psiphi import playing
-    from psiphi.gpi import Trust
 
     if options.model is None:
         raise SystemExit("why needs --model, the directory of a trained model.")
     loaded = playing.read(options.model)
     assert loaded.known is not None
-    known, model = loaded.known, loaded.known.model
-    place, w, agents = playing.where(loaded), model.w[-1], len(known.agents)
-
-    def gpi(trust: float, heads: Any, obs: Any) -> Any:
-        """Action, head and its value of each state; `heads` are those that may be followed."""
-
-        def one(psi: Any) -> Any:
-            scores = models.policy_values(model._replace(trust=Trust(trust, known.beta)), psi, lambda p: p @ w) + heads[:, None]
-            head, action = jnp.unravel_index(jnp.argmax(scores), scores.shape)
-            return action, head, jnp.min(psi[head, :, action] @ w)
-
-        return jax.vmap(one)(models.psi(model, obs))
-
-    def imitation(k: int, obs: Any) -> Any:
-        def one(psi: Any) -> Any:
-            action = jnp.argmax(jnp.mean(psi[k] @ model.w[k], axis=0))
-            return action, k, jnp.min(psi[k, :, action] @ w)
-
-        return jax.vmap(one)(models.psi(model, obs))
-
+    known, agents = loaded.known, len(loaded.known.agents)
+    place, w = playing.where(loaded), known.model.w[-1]
+    gpi, imitation = partial(_gpi, known, w), partial(_imitation, known, w)
     everyone, mine = jnp.zeros(agents + 1), jnp.full(agents + 1, -jnp.inf).at[-1].set(0.0)
     ways = {f"GPI, trust {trust}": partial(gpi, trust, everyone) for trust in TRUSTS} | {"its own head": partial(gpi, 0.0, mine)}
     ways |= {f"imitating {name}": partial(imitation, k) for k, name in enumerate(known.agents)}
@@ -202,6 +195,36 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
         "w_ego": np.asarray(w).round(4).tolist(),
         "found": {name: _followed(place, jax.jit(way), options, known.gamma, names) for name, way in ways.items()},
     }
+
+
+def _gpi(known: Any, w: Any, trust: float, heads: Any, obs: Any) -> Any:
+    """Action, head and its value of each state; `heads` are those that may be followed."""
+    import jax
+    import jax.numpy as jnp
+
+    from psiphi import model as models
+    from psiphi.gpi import Trust
+
+    def one(psi: Any) -> Any:
+        scores = models.policy_values(known.model._replace(trust=Trust(trust, known.beta)), psi, lambda p: p @ w) + heads[:, None]
+        head, action = jnp.unravel_index(jnp.argmax(scores), scores.shape)
+        return action, head, jnp.min(psi[head, :, action] @ w)
+
+    return jax.vmap(one)(models.psi(known.model, obs))
+
+
+def _imitation(known: Any, w: Any, k: int, obs: Any) -> Any:
+    """What demonstrator `k` would do, that head, and what it is worth by the preferences `w`."""
+    import jax
+    import jax.numpy as jnp
+
+    from psiphi import model as models
+
+    def one(psi: Any) -> Any:
+        action = jnp.argmax(jnp.mean(psi[k] @ known.model.w[k], axis=0))
+        return action, k, jnp.min(psi[k, :, action] @ w)
+
+    return jax.vmap(one)(models.psi(known.model, obs))
 
 
 def _followed(place: Any, way: Any, options: argparse.Namespace, gamma: float, names: tuple[str, ...]) -> dict[str, float]:
