@@ -187,7 +187,8 @@ def why(options: argparse.Namespace) -> dict[str, Any]:
     place, w = playing.where(loaded), known.model.w[-1]
     gpi, imitation = partial(_gpi, known, w), partial(_imitation, known, w)
     everyone, mine = jnp.zeros(agents + 1), jnp.full(agents + 1, -jnp.inf).at[-1].set(0.0)
-    ways = {f"GPI, trust {trust}": partial(gpi, trust, everyone) for trust in TRUSTS} | {"its own head": partial(gpi, 0.0, mine)}
+    ways = {f"GPI, trust {trust}": partial(gpi, trust, everyone) for trust in (TRUSTS if agents else (0.0,))}
+    ways |= {"its own head": partial(gpi, 0.0, mine)}
     ways |= {f"imitating {name}": partial(imitation, k) for k, name in enumerate(known.agents)}
     names = (*map(str, known.agents), "ego")
     return {
@@ -205,8 +206,10 @@ def _gpi(known: Any, w: Any, trust: float, heads: Any, obs: Any) -> Any:
     from psiphi import model as models
     from psiphi.gpi import Trust
 
+    model = known.model._replace(trust=Trust(trust, known.beta)) if known.agents else known.model  # without others there is no one to trust
+
     def one(psi: Any) -> Any:
-        scores = models.policy_values(known.model._replace(trust=Trust(trust, known.beta)), psi, lambda p: p @ w) + heads[:, None]
+        scores = models.policy_values(model, psi, lambda p: p @ w) + heads[:, None]
         head, action = jnp.unravel_index(jnp.argmax(scores), scores.shape)
         return action, head, jnp.min(psi[head, :, action] @ w)
 

@@ -519,6 +519,24 @@ WATCHED = {"psiphi-falling": "with demonstrations", "psiphi-alone": "without"}
 WAYS = ("GPI, trust 0.0", "GPI, trust 0.1", "its own head", "imitating fruits-and-objects", "imitating objects-only")
 
 
+CURVES = {"psiphi-falling": "PsiPhi-learning", "psiphi-alone": "the same without demonstrations", "ppo": "PPO", "ppo-bc": "PPO+BC-aux"}
+
+
+def fruitbot_curves(env: str) -> str:
+    """The normalised return of each seed at about every 100,000 steps of a million."""
+    found = [
+        (cell["method"], cell["seed"], cell["extra"]["curve"])
+        for cell in cells("figure-3-fruitbot")
+        if cell["env"] == env and cell["metric"] == "auc" and cell["method"] in CURVES
+    ]
+    marks = range(100_000, 1_000_001, 100_000)
+    rows = []
+    for method, seed, curve in sorted(found, key=lambda one: (list(CURVES).index(one[0]), one[1])):
+        nearest = [np.abs(np.array(curve["env_steps"]) - mark).argmin() for mark in marks]
+        rows.append([CURVES[method], f"{seed}", *(f"{curve['normalised_return'][i] + 0.0:.2f}" for i in nearest)])
+    return markdown(["", "seed", *(f"{mark:,}" for mark in marks)], rows)
+
+
 def fruitbot_imitation() -> str:
     """Clones from pixels, with the 4 actions: the newest line of each method and number of episodes."""
     found = {(line["method"], line["episodes"]): line["found"] for line in lines("fruitbot/imitation.jsonl")}
@@ -550,6 +568,7 @@ def fruitbot_tastes() -> str:
             f"{got['completion']:.0%}".replace("%", " %"),
         ]
         for model, found in fruitbot_models("tastes") for taste, met in found.items() for when, got in met.items()
+        if when != "imitating random"
     ]  # fmt: skip
     return markdown(("trained", "taste", "met", "return", "fruits", "objects", "completed"), rows)
 
@@ -591,6 +610,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "few, correlation": lambda: few_of("reward_correlation"),
     "headline": headline,
     "verdicts": verdicts,
+    "fruitbot, curves": lambda: fruitbot_curves("fruitbot-mild-million"),
+    "fruitbot, curves, game": lambda: fruitbot_curves("fruitbot"),
     "fruitbot, imitation": fruitbot_imitation,
     "fruitbot, tastes": fruitbot_tastes,
     "fruitbot, why": fruitbot_why,
