@@ -135,7 +135,6 @@ def tastes(options: argparse.Namespace) -> dict[str, Any]:
 
     from psiphi import playing
 
-
     if options.model is None:
         raise SystemExit("tastes needs --model, the directory of a trained model.")
     loaded = playing.read(options.model)
