@@ -2,6 +2,7 @@
 
     python benchmarks/fruitbot.py demonstrators [--episodes 64] [--seed 0]
     python benchmarks/fruitbot.py imitation --method bc --episodes 24 [--seed 0]
+    python benchmarks/fruitbot.py reward [--settings '{"sparsity": 0.6}'] [--episodes 72] [--seed 0]
     python benchmarks/fruitbot.py tastes --model RUN [--episodes 32]
     python benchmarks/fruitbot.py why --model RUN [--episodes 32]
     python benchmarks/fruitbot.py speed [--seconds 20]
@@ -15,6 +16,9 @@ Each adds a line to a file under results/fruitbot, with its command, commit and 
   view without backgrounds, with the world's default settings. On 8 held-out episodes of each: the share of all actions predicted, and the
   share of *moves* predicted, of steps whose action is not to stay. Then 32 episodes of each clone, greedy: completion, fruits, objects and
   the return by the demonstrator's own taste.
+- *reward*: ITD as in table 1's column, with its settings or changed ones: how the rewards that it infers go with the true ones, on levels
+  that are in no demonstration, played by the two demonstrators, by the expert and at random: step by step, in windows of 20 steps, and by
+  whole episodes; and what it pays on average for a step with a fruit, with an object, into a wall, to the end, and any other.
 - *tastes*: a trained model of psiphi meets three tastes that it was not trained for, by rewards alone, without a gradient: fruits only,
   objects only, neither. What it collects in the episode in which it first meets them, after that one and after ten. Beside it stand
   the model that goes on as before, and each of its imitations, which no reward changes.
@@ -45,9 +49,10 @@ HELD_OUT, PLAYED = 8, 32
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("demonstrators", "imitation", "tastes", "why", "speed", "peer"))
+    parser.add_argument("what", choices=("demonstrators", "imitation", "reward", "tastes", "why", "speed", "peer"))
     parser.add_argument("--model", type=Path, help="a run of psiphi train psiphi --env fruitbot")
     parser.add_argument("--method", default="bc", choices=("bc", "itd"))
+    parser.add_argument("--settings", type=json.loads, default={}, help="of reward: changes of ITD's settings, as JSON")
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--updates", type=int, help="updates of the training; the world's own number without")
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -120,6 +125,74 @@ def imitation(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "method": options.method, "episodes": options.episodes, "updates": run.updates, "wall_s": round(trained.wall_s, 1), "found": found,
     }  # fmt: skip
+
+
+# --- Inferred rewards ----------------------------------------------------------------------------------------------------
+
+WINDOW = 20
+
+
+def reward(options: argparse.Namespace) -> dict[str, Any]:
+    import dataclasses
+
+    import jax
+
+    from psiphi import training
+    from psiphi.agents import ALGORITHMS, itd
+    from psiphi.envs.fruitbot import Counts, paid, weights_of
+    from psiphi.worlds import WORLDS
+    from psiphi.worlds.fruitbot import played
+
+    run = training.default_run("itd", "fruitbot", demonstrators=SHOWN, episodes=options.episodes, seed=options.seed)
+    agent = dataclasses.replace(run.agent, **{name: tuple(x) if isinstance(x, list) else x for name, x in options.settings.items()})
+    run = dataclasses.replace(run, agent=agent, updates=options.updates or run.updates)
+    trained = training.train(run, progress=False)
+    net = ALGORITHMS["itd"].deployed(agent, trained.state)
+    w, wants = np.asarray(itd.preferences(agent, net.w)), WORLDS["fruitbot"].wants
+    assert wants is not None
+    inferred = jax.jit(lambda *step: net.cumulants(*step))
+    found: dict[str, dict[str, Any]] = {name: {} for name in SHOWN}
+    episodes: list[tuple[Any, ...]] = []
+    for k, player in enumerate((*SHOWN, "expert", "random")):
+        for one in played(run.world, player, HELD_OUT, 10_000 + options.seed + k):
+            frames, steps = one["frames"], len(one["action"])
+            phi = np.asarray(_in_parts(inferred, frames[:-1], one["action"], frames[1:], one["discount"].astype(np.float32)))[:steps]
+            episodes.append((player, phi, one["features"][:, :4], one["discount"] == 0))
+    for k, name in enumerate(SHOWN):
+        weights = weights_of(wants(run.world, name))
+        rows = [(phi @ w[k], np.asarray(paid(weights, Counts(*counts[:, :3].T))), counts, ends) for _, phi, counts, ends in episodes]
+        said, true, counts, ends = (np.concatenate(x) for x in zip(*rows, strict=True))
+        kinds = {
+            "fruit": counts[:, 0] > 0, "object": counts[:, 1] > 0, "end": counts[:, 3] > 0, "wall": ends & (counts[:, 3] == 0),
+        }  # fmt: skip
+        kinds["other"] = ~np.logical_or.reduce(list(kinds.values()))
+        found[name] = {
+            "correlation of steps": _correlation(said, true),
+            "correlation of windows": _correlation(*(np.concatenate([_windows(row[i]) for row in rows]) for i in (0, 1))),
+            "correlation of episodes": _correlation(*(np.array([row[i].sum() for row in rows]) for i in (0, 1))),
+            "spread": float(said.std()),
+            **{f"pays, {kind}": float(said[which].mean()) if which.any() else None for kind, which in kinds.items()},
+        }
+    return {
+        "settings": options.settings, "episodes": options.episodes, "updates": run.updates, "wall_s": round(trained.wall_s, 1),
+        "found": found,
+    }  # fmt: skip
+
+
+def _in_parts(function: Any, *columns: np.ndarray) -> np.ndarray:
+    """Of all steps, in parts of one length, so that one program does."""
+    length, count = 256, len(columns[0])
+    short = -count % length
+    padded = [np.concatenate([x, np.repeat(x[-1:], short, axis=0)]) for x in columns]
+    return np.concatenate([np.asarray(function(*(x[i : i + length] for x in padded))) for i in range(0, count, length)])
+
+
+def _windows(x: np.ndarray) -> np.ndarray:
+    return x[: len(x) // WINDOW * WINDOW].reshape(-1, WINDOW).sum(axis=1)
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float | None:
+    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else None
 
 
 # --- Other tastes --------------------------------------------------------------------------------------------------------
