@@ -98,7 +98,7 @@ REWARDS, PREDICTED = (Figure("r2", "R"), Figure("r2", "G")), (Figure("accuracy",
 SOLVED, NEARLY_BEST = (Figure("steps_to_90", EGO),), (Figure(STEPS_TO_BEST, EGO),)
 GOALS, FINAL = (Figure("normalised_return", ALL, FEW),), (Figure("final_return", EGO),)
 ALONE = "itself without demonstrations"
-DRIVING, RING = "figure-3-again", "figure-roundabout"
+DRIVING, RING, PIXELS = "figure-3-again", "figure-roundabout", "figure-3-fruitbot"
 
 OURS, ITD, MEAN = "ΨΦ-learning (the paper's table)", "ITD (the paper's table)", "Normalised return, mean of the demonstrators"
 PREDICTING = ("Accuracy", "PsiPhi-learning (the paper's figure, about)")
@@ -172,8 +172,8 @@ HEADLINE = (
     Row("The same: steps to 0.9 of the best", RING, "roundabout-long", NEARLY_BEST, "psiphi-recorded", "psiphi-alone", ALONE, 0, True),
     Row("The same", RING, "roundabout-long", NEARLY_BEST, "psiphi-recorded", "dqn", "DQN", 0, True),
     Row("The same", RING, "roundabout-long", NEARLY_BEST, "psiphi-recorded", "dqn-guided", "a DQN that follows the same clones", 0, True),
-    Row("FruitBot from pixels, 200,000 steps: final return", "figure-3-fruitbot", "fruitbot-mild", FINAL, "psiphi", "ppo", "PPO"),
-    Row("The same", "figure-3-fruitbot", "fruitbot-mild", FINAL, "psiphi", "psiphi-alone", ALONE),
+    Row("FruitBot from pixels, a million steps: final return", PIXELS, "fruitbot-mild-million", FINAL, "psiphi-falling", "ppo", "PPO"),
+    Row("The same", PIXELS, "fruitbot-mild-million", FINAL, "psiphi-falling", "psiphi-alone", ALONE),
 )
 
 
@@ -573,6 +573,19 @@ def fruitbot_tastes() -> str:
     return markdown(("trained", "taste", "met", "return", "fruits", "objects", "completed"), rows)
 
 
+def fruitbot_reward() -> str:
+    """How ITD's inferred rewards go with the true ones, in attempts on a tuning seed."""
+    rows = []
+    for line in lines("fruitbot/reward.jsonl"):
+        settings = ", ".join(f"`{name}` {value}" for name, value in line["settings"].items()) or "the default"
+        for demonstrator, got in line["found"].items():
+            pays = [f"{round(got[f'pays, {kind}'], 4) + 0.0:.4f}" for kind in ("fruit", "object", "end", "wall", "other")]
+            by = [f"{got[f'correlation of {what}']:.2f}" for what in ("steps", "windows", "episodes")]
+            rows.append([settings, demonstrator, *by, *pays])
+    what = ("r, steps", "r, 20 steps", "r, episodes", "pays for a fruit", "an object", "the end", "a wall", "any other step")
+    return markdown(("settings", "demonstrator", *what), rows)
+
+
 def fruitbot_why() -> str:
     rows = [
         [
@@ -613,6 +626,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fruitbot, curves": lambda: fruitbot_curves("fruitbot-mild-million"),
     "fruitbot, curves, game": lambda: fruitbot_curves("fruitbot"),
     "fruitbot, imitation": fruitbot_imitation,
+    "fruitbot, reward": fruitbot_reward,
     "fruitbot, tastes": fruitbot_tastes,
     "fruitbot, why": fruitbot_why,
     "updates": updates,
