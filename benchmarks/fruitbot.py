@@ -157,10 +157,10 @@ def reward(options: argparse.Namespace) -> dict[str, Any]:
         for one in played(run.world, player, HELD_OUT, 10_000 + options.seed + k):
             frames, steps = one["frames"], len(one["action"])
             phi = np.asarray(_in_parts(inferred, frames[:-1], one["action"], frames[1:], one["discount"].astype(np.float32)))[:steps]
-            episodes.append((player, phi, one["features"][:, :4], one["discount"] == 0))
+            episodes.append((phi, one["features"][:, :4], one["discount"] == 0))
     for k, name in enumerate(SHOWN):
         weights = weights_of(wants(run.world, name))
-        rows = [(phi @ w[k], np.asarray(paid(weights, Counts(*counts[:, :3].T))), counts, ends) for _, phi, counts, ends in episodes]
+        rows = [(phi @ w[k], np.asarray(paid(weights, Counts(*counts[:, :3].T))), counts, ends) for phi, counts, ends in episodes]
         said, true, counts, ends = (np.concatenate(x) for x in zip(*rows, strict=True))
         kinds = {
             "fruit": counts[:, 0] > 0, "object": counts[:, 1] > 0, "end": counts[:, 3] > 0, "wall": ends & (counts[:, 3] == 0),

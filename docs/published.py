@@ -517,8 +517,6 @@ def few_of(metric: str, end: str = "") -> str:
 
 WATCHED = {"psiphi-falling": "with demonstrations", "psiphi-alone": "without"}
 WAYS = ("GPI, trust 0.0", "GPI, trust 0.1", "its own head", "imitating fruits-and-objects", "imitating objects-only")
-
-
 CURVES = {"psiphi-falling": "PsiPhi-learning", "psiphi-alone": "the same without demonstrations", "ppo": "PPO", "ppo-bc": "PPO+BC-aux"}
 
 
